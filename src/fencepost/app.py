@@ -1,0 +1,203 @@
+"""The application object: where it connects, what its handlers are, and what its users call."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
+
+from fencepost.clock import parse_duration_s, worker_identity
+from fencepost.driver import Connections
+from fencepost.embedded import EmbeddedServer
+from fencepost.enqueue import Enqueuer
+from fencepost.errors import ConfigurationError, FencepostError, UnknownKind
+from fencepost.handle import Job
+from fencepost.handler import Handler, HandlerSettings, Prepared
+from fencepost.keys import Keys
+from fencepost.lease import Lease
+from fencepost.link import Link
+from fencepost.resource import ResourceRule
+from fencepost.retry import RetryPolicy
+from fencepost.store import Store
+from fencepost.worker.run import Run
+
+if TYPE_CHECKING:
+    import redis
+    import redis.asyncio
+
+__all__ = ["Fencepost"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_Length = float | str
+
+
+class _Decorator(Protocol):
+    """What app.job returns: the handler's own types, without its run parameter."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Run, P], Awaitable[R]], /) -> Handler[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, Awaitable[R]], /) -> Handler[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Run, P], R], /) -> Handler[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Handler[P, R]: ...
+
+
+class Fencepost:
+    """One application: a namespace in Redis and the handlers of its jobs.
+
+    redis: a URL (redis://, rediss://, unix://) or a redis-py client, of which only the address and credentials are
+    used. namespace: part of every key; two applications on one server need two. lease: how long a run or worker that
+    went silent keeps what it has, 1 s to 1 h; renewed every third of it. give_up: how long a call waits for a server
+    that is away before RedisUnavailable. queue_limit: most ready jobs of one queue, 0 for no limit.
+    """
+
+    def __init__(
+        self,
+        redis: str | redis.Redis | redis.asyncio.Redis[Any] = "redis://localhost:6379/0",
+        *,
+        namespace: str = "fencepost",
+        lease: _Length = 30.0,
+        give_up: _Length = 15.0,
+        queue_limit: int = 0,
+    ) -> None:
+        self.lease_s = parse_duration_s(lease, "lease")
+        if not 1.0 <= self.lease_s <= 3_600:
+            raise ConfigurationError("lease", f"{lease!r} is not 1 s to 1 h", "30 suits most work.")
+        self.namespace, self.queue_limit = namespace, queue_limit
+        self.link = Link(Connections(redis), Store(Keys(namespace)), parse_duration_s(give_up, "give_up"))
+        self.handlers: dict[str, Handler[Any, Any]] = {}
+        self.server: EmbeddedServer | None = None
+        self._enqueuer = Enqueuer(self.link, queue_limit)
+        self._identity = worker_identity()
+
+    @classmethod
+    def embedded(cls, path: str | Path | None = None, **settings: Any) -> Fencepost:
+        """Return an application on a private Valkey in a data folder, started here or attached to.
+
+        path: the folder, by default one of the user's own. settings: as for Fencepost, without redis.
+        The server ends with the process that started it; its data stays. For development, tests and demos.
+        """
+        server = EmbeddedServer.start(path)
+        app = cls(server.url, **settings)
+        app.server = server
+        return app
+
+    @classmethod
+    def from_environment(cls, **settings: Any) -> Fencepost:
+        """Return an application at FENCEPOST_REDIS_URL, or an embedded one where that is not set."""
+        url = os.environ.get("FENCEPOST_REDIS_URL")
+        return cls(url, **settings) if url else cls.embedded(**settings)
+
+    def job(
+        self,
+        *,
+        kind: str | None = None,
+        queue: str = "default",
+        resource: str | ResourceRule | None = None,
+        limit: int = 1,
+        on_busy: str = "wait",
+        ordered: bool = False,
+        timeout: _Length = 900.0,
+        retry: RetryPolicy | None = None,
+        dedup: str | bool = False,
+        priority: int = 0,
+        version: int = 1,
+        max_crashes: int = 3,
+        retention: _Length = 86_400.0,
+        failed_retention: _Length = 604_800.0,
+    ) -> _Decorator:
+        """Register a function as the handler of a kind.
+
+        kind: its name, by default the function's. resource: a template such as "invoice:order:{order_id}"; two jobs
+        with one resource never run together. limit, on_busy ("wait" | "skip" | "later:30s" | "fail"), ordered: as in
+        ResourceRule. timeout: the longest one run may take. dedup: a template, or True for all arguments: one live job
+        a key. priority: 0 to 9, higher is earlier; a step is worth a minute of waiting. version: of the signature.
+        max_crashes: how often its worker may die before the job is buried as poison.
+        The first parameter may be `run: Run`. Raises ConfigurationError.
+        """
+
+        def register(function: Callable[..., Any]) -> Handler[Any, Any]:
+            rule = resource
+            if isinstance(rule, str):
+                rule = ResourceRule(rule, limit, on_busy, ordered)
+            settings = HandlerSettings(
+                kind=kind or getattr(function, "__name__", ""),
+                queue=queue,
+                resource=rule,
+                timeout_s=parse_duration_s(timeout, "timeout"),
+                retry=retry or RetryPolicy(),
+                dedup=dedup,
+                priority=priority,
+                version=version,
+                max_crashes=max_crashes,
+                retention_s=parse_duration_s(retention, "retention"),
+                failed_retention_s=parse_duration_s(failed_retention, "failed_retention"),
+            )
+            if settings.kind in self.handlers:
+                raise ConfigurationError("kind", f"{settings.kind!r} is registered twice", "Give one another kind=….")
+            handler: Handler[Any, Any] = Handler(function, settings, self._enqueuer)
+            self.handlers[settings.kind] = handler
+            return handler
+
+        return register
+
+    def handler(self, kind: str) -> Handler[Any, Any]:
+        """Return the handler of a kind. Raises UnknownKind."""
+        found = self.handlers.get(kind)
+        if found is None:
+            raise UnknownKind(kind, tuple(sorted(self.handlers)))
+        return found
+
+    async def enqueue_many(self, jobs: Iterable[Prepared]) -> list[Job[Any] | FencepostError]:
+        """Enqueue prepared jobs of any kinds; the answer has the job or the error of each, in order."""
+        return await self._enqueuer.enqueue_many([job.spec for job in jobs])
+
+    def enqueue_many_sync(self, jobs: Iterable[Prepared]) -> list[Job[Any] | FencepostError]:
+        """As enqueue_many, for code without an event loop."""
+        return self._enqueuer.enqueue_many_sync([job.spec for job in jobs])
+
+    def get(self, job_id: str) -> Job[Any]:
+        """Return a handle for a job id; nothing is read yet."""
+        return Job(self.link, job_id, "")
+
+    def lease(
+        self,
+        name: str,
+        ttl: _Length = 30.0,
+        *,
+        wait: _Length | None = None,
+        limit: int = 1,
+        when_redis_away: Literal["fail_closed", "fail_open"] = "fail_closed",
+        on_lost: Callable[[str], None] | None = None,
+    ) -> Lease:
+        """Return a lease on a resource, for code without a job: ``async with app.lease("stock:42") as lease``.
+
+        wait: how long to stand in line; None tries once and raises ResourceBusy. The rest as in Lease.
+        """
+        return Lease(
+            self.link.store,
+            (lambda: self.link.asynchronous, lambda: self.link.synchronous),
+            name,
+            ttl_s=parse_duration_s(ttl, "ttl"),
+            owner=self._identity,
+            wait_s=0.0 if wait is None else parse_duration_s(wait, "wait"),
+            limit=limit,
+            when_redis_away=when_redis_away,
+            on_lost=on_lost,
+        )
+
+    async def close(self) -> None:
+        """Close the connections of this event loop, and the embedded server if this object started it."""
+        await self.link.asynchronous.close()
+        self.close_sync()
+
+    def close_sync(self) -> None:
+        """As close, for code without an event loop."""
+        self.link.synchronous.close()
+        if self.server is not None:
+            self.server.stop()
+            self.server = None

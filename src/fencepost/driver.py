@@ -1,0 +1,330 @@
+"""Sends calls to Redis. A call is a value; the asynchronous and the synchronous driver run the same ones.
+
+The client library's own retries are off: it would repeat a command whose reply was lost without knowing whether that
+is harmless. Here every call is safe to send twice, so we repeat it ourselves, by class of error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+import redis
+import redis.asyncio
+from redis.backoff import NoBackoff
+from redis.exceptions import NoScriptError, ResponseError
+
+from fencepost.errors import ConfigurationError, RedisUnavailable, ScriptError
+from fencepost.scripts import Script
+
+T = TypeVar("T")
+
+# The server said no before it did anything; the same call may succeed a moment later.
+NOT_EXECUTED: Final = (
+    "LOADING", "READONLY", "MASTERDOWN", "BUSY", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "NOREPLICAS", "MISCONF",
+    "OOM",
+)  # fmt: skip
+_AWAY: Final = (OSError, redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, asyncio.IncompleteReadError)
+_FIRST_WAIT_S: Final = 0.02
+_LONGEST_WAIT_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """One request: a script with its keys and arguments, or (script None) the plain command in args.
+
+    parse turns the server's reply into a value or raises a FencepostError.
+    """
+
+    verb: str
+    script: Script | None
+    keys: tuple[str, ...]
+    args: list[Any]
+    parse: Callable[[Any], T]
+
+
+class _NotSent(Exception):
+    """The connection could not be made: the server cannot have seen the call."""
+
+
+class _Pause(float):
+    """Seconds to wait before the next try."""
+
+    __slots__ = ()
+
+
+def _converse(call: Call[T], give_up_s: float) -> Generator[tuple[Any, ...] | _Pause, Any, T]:
+    """The life of one call, without I/O: yields commands to send and pauses to make, returns the parsed reply."""
+    script, started, wait_s, executed = call.script, time.monotonic(), _FIRST_WAIT_S, False
+    command: tuple[Any, ...]
+    if script is None:
+        command = tuple(call.args)
+    else:
+        command = ("EVALSHA", script.sha, len(call.keys), *call.keys, *call.args)
+    while True:
+        try:
+            return call.parse((yield command))
+        except NoScriptError:  # surely not executed: the same call with its text
+            assert script is not None
+            command = ("EVAL", script.text, len(call.keys), *call.keys, *call.args)
+            continue
+        except _NotSent as error:
+            cause = str(error)
+        except _AWAY as error:
+            executed, cause = True, str(error) or type(error).__name__
+        except ResponseError as error:
+            cause = str(error)
+            if _code(error) not in NOT_EXECUTED:
+                if script is None:
+                    raise
+                where, _, line = script.where(cause).partition(":")
+                raise ScriptError(where, int(line or 0), cause) from error
+        if time.monotonic() - started + wait_s > give_up_s:
+            raise RedisUnavailable(call.verb, cause, None if executed else False)
+        yield _Pause(wait_s * (0.5 + random.random() / 2))
+        wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
+
+
+def _code(error: ResponseError) -> str:
+    """The error code of a reply. The client library cuts it off where it has a class of its own for it."""
+    name = type(error).__name__
+    for known, code in (
+        ("BusyLoadingError", "LOADING"), ("ReadOnlyError", "READONLY"), ("OutOfMemoryError", "OOM"),
+        ("MasterDownError", "MASTERDOWN"), ("ClusterDownError", "CLUSTERDOWN"), ("TryAgainError", "TRYAGAIN"),
+        ("MovedError", "MOVED"), ("AskError", "ASK"),
+    ):  # fmt: skip
+        if name == known:
+            return code
+    text = str(error)
+    word = text.split(" ", 1)[0].rstrip(":")
+    # An error inside a script keeps its code: "OOM command not allowed ... script: <sha>, on @user_script:1".
+    return "OOM" if "OOM command not allowed" in text else word
+
+
+class Connections:
+    """Makes connections with settings of our own: driver retries off, RESP2, bytes in and out, explicit timeouts."""
+
+    def __init__(self, source: str | redis.Redis | redis.asyncio.Redis[Any], timeout_s: float = 5.0) -> None:
+        if isinstance(source, str):
+            self._from_url(source)
+        elif isinstance(source, redis.Redis | redis.asyncio.Redis):
+            pool = source.connection_pool
+            self._class_name, self._options = pool.connection_class.__name__, dict(pool.connection_kwargs)
+        else:
+            raise ConfigurationError(
+                "redis", f"cannot connect by a {type(source).__name__}", "Give a URL or a redis.Redis client."
+            )
+        wanted = (
+            "host port path db username password client_name credential_provider socket_keepalive "
+            "socket_keepalive_options"
+        ).split()
+        self._options = {
+            name: value
+            for name, value in self._options.items()
+            if name in wanted or name.startswith("ssl_")
+        }  # fmt: skip
+        self.timeout_s = timeout_s
+
+    def _from_url(self, url: str) -> None:
+        try:
+            pool = redis.ConnectionPool.from_url(url)
+        except ValueError as error:
+            hint = "Write redis://host:6379/0, rediss://… for TLS or unix:///path/to/redis.sock."
+            raise ConfigurationError("redis", f"the URL cannot be used: {error}", hint) from error
+        self._class_name, self._options = pool.connection_class.__name__, dict(pool.connection_kwargs)
+
+    @property
+    def where(self) -> str:
+        """The server's address without credentials."""
+        options = self._options
+        if "path" in options:
+            return f"unix://{options['path']}"
+        return f"{options.get('host', 'localhost')}:{options.get('port', 6379)}/{options.get('db', 0)}"
+
+    def _made(self, module: Any, retry: Any, timeout_s: float | None) -> Any:
+        timeout = self.timeout_s if timeout_s is None else timeout_s
+        cls = getattr(module, self._class_name)
+        return cls(
+            **self._options,
+            protocol=2,
+            decode_responses=False,
+            socket_timeout=timeout,
+            socket_connect_timeout=min(timeout, self.timeout_s),
+            retry_on_timeout=False,
+            retry=retry(NoBackoff(), 0),
+            health_check_interval=0,
+        )
+
+    def make_async(self, timeout_s: float | None = None) -> redis.asyncio.Connection:
+        return self._made(redis.asyncio.connection, redis.asyncio.retry.Retry, timeout_s)  # type: ignore[no-any-return]
+
+    def make_sync(self, timeout_s: float | None = None) -> redis.Connection:
+        return self._made(redis.connection, redis.retry.Retry, timeout_s)  # type: ignore[no-any-return]
+
+
+class AsyncDriver:
+    """Runs calls on an event loop. A connection whose call was cancelled or failed is dropped, never reused: its
+    late reply would answer the next call."""
+
+    def __init__(self, connections: Connections, *, give_up_s: float = 15.0) -> None:
+        self._connections, self.give_up_s = connections, give_up_s
+        self._free: list[redis.asyncio.Connection] = []
+        self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
+        self.round_trips = 0
+
+    async def run(self, call: Call[T], give_up_s: float | None = None) -> T:
+        """Return the parsed reply. Raises RedisUnavailable when the server stayed away for give_up_s seconds,
+        ScriptError for a fault in a script, and what the call's parse raises."""
+        talk = _converse(call, self.give_up_s if give_up_s is None else give_up_s)
+        step = next(talk)
+        try:
+            while True:
+                if isinstance(step, _Pause):
+                    await asyncio.sleep(step)
+                    step = talk.send(None)
+                    continue
+                try:
+                    reply = await self._send(step)
+                except (*_AWAY, _NotSent, ResponseError) as error:
+                    step = talk.throw(error)
+                else:
+                    step = talk.send(reply)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+    def _take(self) -> redis.asyncio.Connection:
+        home = (os.getpid(), asyncio.get_running_loop())
+        if self._home != home:  # another loop, or a forked child: the sockets of the old one are not ours
+            self._free, self._home = [], home
+        return self._free.pop() if self._free else self._connections.make_async()
+
+    async def _send(self, command: tuple[Any, ...]) -> Any:
+        connection = self._take()
+        try:
+            if not connection.is_connected:
+                try:
+                    await connection.connect()
+                except _AWAY as error:
+                    raise _NotSent(str(error)) from error
+            self.round_trips += 1
+            await connection.send_packed_command(connection.pack_command(*command), check_health=False)
+            reply = await connection.read_response()
+        except ResponseError:
+            self._free.append(connection)
+            raise
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        self._free.append(connection)
+        return reply
+
+    async def wait(self, keys: list[str], timeout_s: float) -> bool:
+        """Block until something is pushed to one of the lists, at most timeout_s. Only a hint: True may be stale,
+        and False also stands for a server that is away (after a pause)."""
+        connection = self._connections.make_async(timeout_s + 5.0) if not self._waiting else self._waiting.pop()
+        try:
+            if not connection.is_connected:
+                await connection.connect()
+            await connection.send_command("BLPOP", *keys, f"{timeout_s:.3f}", check_health=False)
+            reply = await connection.read_response()
+        except (*_AWAY, ResponseError):
+            await connection.disconnect(nowait=True)
+            await asyncio.sleep(min(0.2, timeout_s))
+            return False
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        self._waiting.append(connection)
+        return reply is not None
+
+    @property
+    def _waiting(self) -> list[redis.asyncio.Connection]:
+        home = (os.getpid(), asyncio.get_running_loop())
+        if getattr(self, "_waiting_home", None) != home:
+            self._waiting_home, self._waiting_list = home, []
+        return self._waiting_list
+
+    async def close(self) -> None:
+        """Close every idle connection of this loop."""
+        idle = self._free + (self._waiting_list if hasattr(self, "_waiting_list") else [])
+        self._free, self._waiting_list = [], []
+        if self._home is not None and self._home[1] is not asyncio.get_running_loop():
+            return
+        for connection in idle:
+            await connection.disconnect()
+
+
+class SyncDriver:
+    """Runs calls on the calling thread; each thread has a connection of its own."""
+
+    def __init__(self, connections: Connections, *, give_up_s: float = 15.0, timeout_s: float | None = None) -> None:
+        self._connections, self.give_up_s, self._timeout_s = connections, give_up_s, timeout_s
+        self._local = threading.local()
+        self._open: list[redis.Connection] = []
+        self._pid = os.getpid()
+
+    def run(self, call: Call[T], give_up_s: float | None = None) -> T:
+        """As AsyncDriver.run."""
+        talk = _converse(call, self.give_up_s if give_up_s is None else give_up_s)
+        step = next(talk)
+        try:
+            while True:
+                if isinstance(step, _Pause):
+                    time.sleep(step)
+                    step = talk.send(None)
+                    continue
+                try:
+                    reply = self._send(step)
+                except (*_AWAY, _NotSent, ResponseError) as error:
+                    step = talk.throw(error)
+                else:
+                    step = talk.send(reply)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+    def wait(self, keys: list[str], timeout_s: float) -> bool:
+        """Block until something is pushed to one of the lists, at most timeout_s; a hint, as AsyncDriver.wait."""
+        connection = self._connections.make_sync(timeout_s + 5.0)
+        try:
+            connection.connect()
+            connection.send_command("BLPOP", *keys, f"{timeout_s:.3f}", check_health=False)
+            return connection.read_response() is not None
+        except (*_AWAY, ResponseError):
+            time.sleep(min(0.2, timeout_s))
+            return False
+        finally:
+            connection.disconnect()
+
+    def _send(self, command: tuple[Any, ...]) -> Any:
+        if self._pid != os.getpid():  # a forked child: the parent's sockets are not ours
+            self._local, self._open, self._pid = threading.local(), [], os.getpid()
+        connection: redis.Connection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = self._connections.make_sync(self._timeout_s)
+            self._local.connection = connection
+            self._open.append(connection)
+        try:
+            if connection._sock is None:
+                try:
+                    connection.connect()
+                except _AWAY as error:
+                    raise _NotSent(str(error)) from error
+            connection.send_packed_command(connection.pack_command(*command), check_health=False)
+            return connection.read_response()
+        except ResponseError:
+            raise
+        except BaseException:
+            connection.disconnect()
+            raise
+
+    def close(self) -> None:
+        """Close the connections of all threads; a later call opens a new one."""
+        for connection in self._open:
+            connection.disconnect()
+        self._open, self._local = [], threading.local()

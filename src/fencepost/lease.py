@@ -1,0 +1,212 @@
+"""A lease on a resource without a job: one holder at a time, a fencing token, a heartbeat that keeps it.
+
+The same slots and lines serve jobs and stand-alone leases: a job with resource "stock:42" and a lease named "stock:42"
+never hold it together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Literal, Self
+
+from fencepost.clock import boottime_s, new_nonce
+from fencepost.driver import AsyncDriver, Call, SyncDriver
+from fencepost.errors import ConfigurationError, LeaseLost, RedisUnavailable, ResourceBusy
+from fencepost.log import emit
+from fencepost.store import RunKey, Store
+
+__all__ = ["Lease", "local_deadline"]
+
+_log = logging.getLogger("fencepost.lease")
+_ASK_AGAIN_S = 1.0
+
+
+def local_deadline(sent_at_s: float, ttl_s: float) -> float:
+    """Return when a holder stops trusting its lease, on the clock of boottime_s.
+
+    Counted from before the request was sent, less a tenth for drift: the server, which counts from later, cannot give
+    the lease to another before (Gray and Cheriton, "Leases", 1989).
+    """
+    return sent_at_s + ttl_s * 0.9
+
+
+class Lease:
+    """A lease as an asynchronous or a synchronous context manager. Made by Fencepost.lease.
+
+    name: the resource. ttl_s: how long it outlives a holder that stopped renewing; renewed every third of it from a
+    thread of its own. limit: how many may hold the resource together. wait_s: how long to stand in line, 0 to try
+    once, math.inf to wait for ever. token: the fencing token, above each earlier one of the partition; pass it to what
+    you write to. on_lost is called once, from the renewing thread, when the lease is lost.
+    Entering raises ResourceBusy, or RedisUnavailable unless when_redis_away="fail_open" (then token is 0 and held is
+    False). Leaving gives the lease back if it is still ours and raises nothing otherwise; see `lost`.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        drivers: tuple[Callable[[], AsyncDriver], Callable[[], SyncDriver]],
+        name: str,
+        *,
+        ttl_s: float,
+        owner: str,
+        wait_s: float = 0.0,
+        limit: int = 1,
+        when_redis_away: Literal["fail_closed", "fail_open"] = "fail_closed",
+        on_lost: Callable[[str], None] | None = None,
+    ) -> None:
+        if not 1.0 <= ttl_s <= 86_400:
+            raise ConfigurationError("ttl", f"{ttl_s!r} is not 1 to 86400 seconds", "30 suits most work.")
+        if when_redis_away not in ("fail_closed", "fail_open"):
+            raise ConfigurationError("when_redis_away", f"{when_redis_away!r} is unknown", "fail_closed or fail_open")
+        if type(limit) is not int or not 1 <= limit <= 10_000:
+            raise ConfigurationError("limit", f"{limit!r} is not a whole number from 1 to 10000")
+        if not name or len(name) > 512 or not name.isprintable() or not set("{} ").isdisjoint(name):
+            raise ConfigurationError("name", f"{name[:60]!a} cannot name a resource", 'Write "stock-sync:sku:42".')
+        self.name, self.ttl_s, self.owner, self.limit = name, ttl_s, owner, limit
+        self.token, self.held, self.lost = 0, False, ""
+        self._store, self._drivers, self._wait_s, self._policy = store, drivers, wait_s, when_redis_away
+        self._on_lost, self._nonce, self._until = on_lost, "", 0.0
+        self._stop = threading.Event()
+        self._heart: threading.Thread | None = None
+
+    def check(self) -> None:
+        """Raise LeaseLost if this lease is not ours any more, by its own clock or by an answer of the server."""
+        if not self.lost and self.held and boottime_s() >= self._until:
+            self._lose("deadline")
+        if self.lost:
+            raise LeaseLost(self.name, self.lost)
+
+    # -- entering -----------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        driver = self._drivers[0]()
+        self._begin()
+        try:
+            while not self._granted(await driver.run(self._ask())):
+                await driver.wait([self._store.keys.grant(self._nonce)], self._pause_s())
+        except RedisUnavailable:
+            self._open_or_raise()
+        except asyncio.CancelledError:
+            await asyncio.shield(driver.run(self._leave(), 2.0))
+            raise
+        return self
+
+    def __enter__(self) -> Self:
+        driver = self._drivers[1]()
+        self._begin()
+        try:
+            while not self._granted(driver.run(self._ask())):
+                driver.wait([self._store.keys.grant(self._nonce)], self._pause_s())
+        except RedisUnavailable:
+            self._open_or_raise()
+        return self
+
+    def _begin(self) -> None:
+        if self.held:
+            raise ConfigurationError("lease", f"{self.name} is held already by this object", "Make one for each use.")
+        self._nonce, self.lost, self.token, self._waited, self._over = new_nonce(), "", 0, False, False
+        self._give_up_at = time.monotonic() + self._wait_s
+        self._sent_at = self._asked_at = boottime_s()
+        self._stop.clear()
+
+    def _pause_s(self) -> float:
+        return max(0.01, min(_ASK_AGAIN_S, self._give_up_at - time.monotonic()))
+
+    def _ask(self) -> Call[tuple[str, str, str]]:
+        left_ms = math.ceil(min(86_400.0, max(0.0, self._give_up_at - time.monotonic())) * 1000)
+        if self._waited and left_ms == 0:
+            self._over = True
+            return self._leave()
+        # A place that is handed over is granted between two asks: the older one is the safe start of the lease.
+        self._asked_at, self._sent_at = (self._sent_at if self._waited else boottime_s()), boottime_s()
+        ttl_ms = round(self.ttl_s * 1000)
+        return self._store.acquire(self.name, self._nonce, self.owner, ttl_ms, self.limit, left_ms)
+
+    def _leave(self) -> Call[tuple[str, str, str]]:
+        return self._store.acquire(self.name, self._nonce, self.owner, 1000, 1, -1)
+
+    def _granted(self, answer: tuple[str, str, str]) -> bool:
+        word, detail, _ = answer
+        if word == "HELD":
+            self.token, self.held = int(detail), True
+            self._until = local_deadline(self._asked_at, self.ttl_s)
+            self._heart = threading.Thread(target=self._beat, name=f"fencepost-lease-{self.name}", daemon=True)
+            self._heart.start()
+            return True
+        if word == "WAIT":
+            self._waited = True
+            return False
+        raise ResourceBusy(self.name, detail if word == "BUSY" else "others in line")
+
+    def _open_or_raise(self) -> None:
+        if self._policy == "fail_closed":
+            raise  # noqa: PLE0704: called from an except block only
+        emit(_log, logging.WARNING, "lease_failed_open", resource=self.name, owner=self.owner)
+
+    # -- holding ------------------------------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        """Renew until released or lost. A network error is retried until the local deadline; "not yours" is final."""
+        driver = self._drivers[1]()
+        run = RunKey(f"@{self._nonce}", str(self.token), self._nonce)
+        while not self._stop.wait(min(self.ttl_s / 3, max(0.02, self._until - boottime_s()))):
+            sent_at = boottime_s()
+            if sent_at >= self._until:
+                return self._lose("deadline")
+            try:
+                answers = driver.run(self._store.renew(round(self.ttl_s * 1000), self.owner, [run]), self.ttl_s / 6)
+            except RedisUnavailable as error:
+                emit(_log, logging.WARNING, "renew_failed", resource=self.name, cause=error.cause)
+                continue
+            if answers[0].word != "OK":
+                return self._lose("stale" if answers[0].word == "STALE" else "expired")
+            self._until = local_deadline(sent_at, self.ttl_s)
+        return None
+
+    def _lose(self, why: str) -> None:
+        if self.lost or not self.held or self._stop.is_set():
+            return
+        self.lost = why
+        emit(_log, logging.WARNING, "lease_lost", resource=self.name, owner=self.owner, fencing_token=self.token, why=why)
+        if self._on_lost is not None:
+            self._on_lost(why)
+
+    # -- leaving ------------------------------------------------------------------------------------------
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if not self._ending():
+            return
+        try:
+            answer = await self._drivers[0]().run(self._store.release(self._nonce, str(self.token), self.owner), 2.0)
+            self._released(answer.word)
+        except RedisUnavailable as away:
+            emit(_log, logging.WARNING, "release_failed", resource=self.name, cause=away.cause)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if not self._ending():
+            return
+        try:
+            answer = self._drivers[1]().run(self._store.release(self._nonce, str(self.token), self.owner), 2.0)
+            self._released(answer.word)
+        except RedisUnavailable as away:
+            emit(_log, logging.WARNING, "release_failed", resource=self.name, cause=away.cause)
+
+    def _ending(self) -> bool:
+        was_held, self.held = self.held, False
+        self._stop.set()
+        return was_held
+
+    def _released(self, word: str) -> None:
+        if word != "OK" and not self.lost:
+            self.lost = "expired"
+            emit(_log, logging.WARNING, "lease_lost", resource=self.name, owner=self.owner, why="expired")

@@ -1,0 +1,53 @@
+#!lua
+-- acquire: take a resource without a job: a stand-alone lease with its own token; or wait in its line.
+-- KEYS: meta events stats leases later dead recent
+-- ARGV: resource nonce owner ttl_ms limit wait_ms (0: do not wait; -1: leave the line)
+-- RETURNS: HELD token until_ms | WAIT position | BUSY holder until_ms | LEFT ''
+-- TWICE: the same nonce is told its state; a waiter that calls again only shows that it is still there.
+--- @include _begin
+--- @include _end
+--- @include _sweep
+local resource, nonce, owner = ARGV[1], ARGV[2], ARGV[3]
+local ttl, limit, wait_ms = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local key, slots, line, me = P .. 'lease:' .. nonce, P .. 'slots:' .. resource, P .. 'line:' .. resource, '@' .. nonce
+local l = call('HMGET', key, 'state', 'token')
+call('ZCARD', slots) call('ZCARD', line)
+if l[1] == 'held' and not call('ZSCORE', slots, me) then l[1] = false end
+if l[1] == 'held' then return {'HELD', l[2], call('ZSCORE', slots, me)} end
+if wait_ms < 0 then
+  call('ZREM', line, me)
+  call('DEL', key)
+  return {'LEFT', ''}
+end
+sweep(20)
+-- A free place goes to the head of the line. hand_over did that when it was freed, unless entries were lost.
+if call('ZCARD', slots) < limit and call('ZCARD', line) > 0 then hand_over(resource) end
+l = call('HMGET', key, 'state', 'token')
+if l[1] == 'held' then
+  commit(true)
+  return {'HELD', l[2], call('ZSCORE', slots, me)}
+end
+local place = call('ZRANK', line, me)
+if not place and call('ZCARD', slots) < limit and call('ZCARD', line) == 0 then
+  local tok, till = mint(), int(now + ttl)
+  call('HSET', key, 'state', 'held', 'resource', resource, 'owner', owner, 'ttl_ms', ttl, 'token', tok)
+  call('ZADD', slots, till, me)
+  call('ZADD', LEASES, till, me)
+  count('lease:')
+  emit('acquired', me, '', tok, nonce, '', owner, '', resource)
+  commit(true)
+  return {'HELD', tok, till}
+end
+if wait_ms == 0 then
+  commit(true)
+  local head = call('ZRANGE', slots, 0, 0, 'WITHSCORES')
+  return {'BUSY', head[1] or '', head[2] or ''}
+end
+if not place then
+  call('ZADD', line, int(us), me)
+  call('HSET', key, 'state', 'waiting', 'resource', resource, 'owner', owner, 'ttl_ms', ttl)
+  emit('parked', me, '', '', nonce, '', owner, '', resource)
+end
+call('PEXPIRE', key, 5000) -- a waiter shows itself once a second
+commit(true)
+return {'WAIT', call('ZRANK', line, me)}

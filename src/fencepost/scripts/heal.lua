@@ -1,0 +1,44 @@
+#!lua flags=allow-oom
+-- heal: put right half states that no script makes, but a partial restore or a hand can: a live job that stands in
+--       no list. A run without a lease entry gets one that has run out, so that the next sweep takes it back.
+-- KEYS: meta events stats leases later dead recent
+-- ARGV: dry_run ('1' or ''), then job ids
+-- RETURNS: 2 values an id: SOUND state | HEALED what | GONE ''
+-- TWICE: the second answer is SOUND.
+--- @include _begin
+local dry, out, todo = ARGV[1] == '1', {}, {}
+call('ZCARD', LATER)
+for at = 2, #ARGV do
+  local id = ARGV[at]
+  local j = call('HMGET', P .. 'job:' .. id, 'state', 'queue', 'score', 'resource', 'due_at', 'kind', 'nonce')
+  local state, word, more, index, score = j[1], 'SOUND', j[1] or '', nil, nil
+  if not state then word = 'GONE'
+  elseif state == 'processing' then index, score, more = LEASES, int(now), 'run without a lease'
+  elseif state == 'queued' then index, score, more = P .. 'ready:' .. j[2], j[3], 'queued, but in no queue'
+  elseif state == 'scheduled' then index, score, more = LATER, j[5] or int(now), 'scheduled, but not in later'
+  elseif state == 'waiting' then index, score, more = P .. 'line:' .. j[4], j[3], 'waiting, but in no line'
+  end
+  if index and not call('ZSCORE', index, id) then
+    word = 'HEALED'
+    todo[#todo + 1] = {id, index, score, state, j}
+  elseif index then more = state
+  end
+  -- Waiting for a place that nobody holds: back to the queue, where claim gives or refuses the place.
+  if state == 'waiting' and call('ZCARD', P .. 'slots:' .. j[4]) == 0 then
+    word, more = 'HEALED', 'waiting for a free resource'
+    todo[#todo + 1] = {id, P .. 'ready:' .. j[2], j[3], 'queued', j, P .. 'line:' .. j[4]}
+  end
+  out[#out + 1], out[#out + 2] = word, more
+end
+if dry or #todo == 0 then return out end
+for _, w in ipairs(todo) do
+  local id, index, score, state, j = w[1], w[2], w[3], w[4], w[5]
+  if w[6] then call('ZREM', w[6], id) call('HSET', P .. 'job:' .. id, 'state', 'queued') end
+  call('ZADD', index, score, id)
+  if state == 'queued' then ring(j[2]) end
+  count('healed:' .. state)
+  emit('healed', id, j[6], '', '', '', '', state, j[4])
+end
+commit(false)
+wake()
+return out

@@ -1,0 +1,258 @@
+"""What can be asked of one partition: each method builds the call of the script of the same name.
+
+Nothing here does I/O. A driver runs the calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from fencepost.driver import Call
+from fencepost.job import JobRecord, JobSpec
+from fencepost.keys import Keys
+from fencepost.scripts import load
+
+_DEFAULTS = JobSpec(id="", kind="")
+CLAIM_WIDTH = 11
+
+
+class RunKey(NamedTuple):
+    """Who writes: a run is known by job, fencing token and nonce, all three. Sent with every write."""
+
+    job_id: str
+    token: str
+    nonce: str
+
+
+class Claimed(NamedTuple):
+    """A job as claim hands it out. token and numbers are text as the script wrote them."""
+
+    job_id: str
+    kind: str
+    queue: str
+    payload: bytes
+    token: str
+    attempt: int
+    crashes: int
+    version: int
+    checkpoint: bytes
+    resource: str
+    created_at: int
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The answer of claim and finish. replies: one (word, newest token) for each outcome sent."""
+
+    server_ms: int
+    due_in_s: float | None
+    jobs: list[Claimed]
+    replies: list[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended. values: see the header of finish.lua for each word."""
+
+    run: RunKey
+    word: str
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The claiming half of claim and finish. nonce: new for each request, kept when it is sent again.
+
+    wanted: jobs to hand out, 0 to 1000. lease_ms: at least 1000. upkeep: text about the worker, once a second.
+    queues: (name, most jobs from it) in the order to serve.
+    """
+
+    worker: str
+    lane: str
+    nonce: str
+    wanted: int
+    lease_ms: int
+    upkeep: str
+    queues: tuple[tuple[str, int], ...]
+
+
+class Answer(NamedTuple):
+    """One word of a script's closed set of replies, with what belongs to it."""
+
+    word: str
+    detail: str
+
+
+class Store:
+    """The calls of one partition."""
+
+    def __init__(self, keys: Keys) -> None:
+        self.keys = keys
+        k = keys
+        self._base = (k.meta, k.events, k.stats, k.leases, k.later, k.dead, k.recent)
+
+    # -- enqueue ------------------------------------------------------------------------------------------
+
+    def enqueue(self, specs: Sequence[JobSpec], queue_limit: int = 0) -> Call[list[tuple[str, str, str]]]:
+        """(word, job id, state) for each job, in order; see enqueue.lua. At most 500 jobs a call."""
+        args: list[Any] = [queue_limit]
+        queues: dict[str, None] = {}
+        for spec in specs:
+            queues[spec.queue] = None
+            options = _options(spec)
+            run_at = "" if spec.run_at_ms is None else spec.run_at_ms
+            delay = spec.delay_ms or ""
+            args += (spec.id, spec.queue, spec.kind, spec.payload, spec.priority, delay, run_at, len(options) // 2)
+            args += options
+        keys = (*self._base, *map(self.keys.ready, queues))
+        return Call("enqueue", load("enqueue"), keys, args, _triples)
+
+    # -- a worker's calls ---------------------------------------------------------------------------------
+
+    def claim(self, request: Request) -> Call[Served]:
+        return self._serving("claim", request, [])
+
+    def finish(self, outcomes: Iterable[Outcome], request: Request) -> Call[Served]:
+        """Write the outcomes and claim the next jobs in one step."""
+        items: list[Any] = []
+        for outcome in outcomes:
+            items += outcome.run
+            items.append(outcome.word)
+            items += outcome.values
+        return self._serving("finish", request, items)
+
+    def _serving(self, verb: str, request: Request, items: list[Any]) -> Call[Served]:
+        r = request
+        args: list[Any] = [r.worker, r.lane, r.nonce, r.wanted, r.lease_ms, r.upkeep, len(r.queues)]
+        keys = [*self._base, self.keys.worker(r.worker), self.keys.workers]
+        for queue, most in r.queues:
+            args += (queue, most)
+            keys.append(self.keys.ready(queue))
+        nonce = r.nonce
+        return Call(verb, load(verb), tuple(keys), args + items, lambda reply: _served(reply, nonce))
+
+    def renew(self, lease_ms: int, worker: str, runs: Sequence[RunKey]) -> Call[list[Answer]]:
+        """OK | CANCEL | STALE | EXPIRED | GONE for each run, in order."""
+        args: list[Any] = [lease_ms, worker]
+        for run in runs:
+            args += run
+        return Call("renew", load("renew"), self._base, args, lambda reply: _answers(reply[1:]))
+
+    def checkpoint(self, run: RunKey, worker: str, field: str, value: bytes) -> Call[Answer]:
+        return Call("checkpoint", load("checkpoint"), self._base, [*run, worker, field, value], _answer)
+
+    # -- operators' calls ---------------------------------------------------------------------------------
+
+    def cancel(self, job_id: str, request_id: str, *, hard: bool = False, reason: str = "cancelled") -> Call[Answer]:
+        return Call("cancel", load("cancel"), self._base, [job_id, "1" if hard else "", reason, request_id], _answer)
+
+    def requeue(self, job_ids: Sequence[str], request_id: str) -> Call[list[Answer]]:
+        return Call("requeue", load("requeue"), self._base, [request_id, *job_ids], _answers)
+
+    def purge(self, job_ids: Sequence[str], reason: str) -> Call[list[Answer]]:
+        return Call("purge", load("purge"), self._base, [reason, *job_ids], _answers)
+
+    def heal(self, job_ids: Sequence[str], *, dry_run: bool = False) -> Call[list[Answer]]:
+        return Call("heal", load("heal"), self._base, ["1" if dry_run else "", *job_ids], _answers)
+
+    # -- stand-alone leases -------------------------------------------------------------------------------
+
+    def acquire(
+        self, resource: str, nonce: str, owner: str, ttl_ms: int, limit: int = 1, wait_ms: int = 0
+    ) -> Call[tuple[str, str, str]]:
+        """(HELD, token, until) | (WAIT, position, "") | (BUSY, holder, until) | (LEFT, "", "")."""
+        args = [resource, nonce, owner, ttl_ms, limit, wait_ms]
+        return Call("acquire", load("acquire"), self._base, args, _padded)
+
+    def release(self, nonce: str, token: str, owner: str) -> Call[Answer]:
+        return Call("release", load("release"), self._base, [nonce, token, owner], _answer)
+
+    # -- reads: plain commands ----------------------------------------------------------------------------
+
+    def job(self, job_id: str) -> Call[JobRecord | None]:
+        return self.read(["HGETALL", self.keys.job(job_id)], lambda reply: _record(job_id, reply))
+
+    def lease_deadline(self, member: str) -> Call[int | None]:
+        """Server ms at which the lease of a job ends, None without one."""
+        return self.read(
+            ["ZSCORE", self.keys.leases, member], lambda reply: None if reply is None else int(float(reply))
+        )
+
+    def read(self, command: list[Any], parse: Any) -> Call[Any]:
+        """A plain read command; it may be repeated at will."""
+        return Call(str(command[0]).lower(), None, (), command, parse)
+
+
+def _options(spec: JobSpec) -> list[Any]:
+    """The fields of a job that differ from the defaults, as pairs."""
+    out: list[Any] = []
+    if spec.version != 1:
+        out += ("version", spec.version)
+    if spec.resource is not None:
+        out += ("resource", spec.resource)
+        if spec.limit != 1:
+            out += ("limit", spec.limit)
+        if spec.on_busy != "wait":
+            out += ("on_busy", spec.on_busy)
+        if spec.ordered:
+            out += ("ordered", "1")
+    if spec.dedup is not None:
+        out += ("dedup", spec.dedup)
+    if spec.idem is not None:
+        out += ("idem", spec.idem, "fingerprint", spec.fingerprint or "", "idem_ttl_ms", spec.idem_ttl_ms)
+    if spec.max_crashes != _DEFAULTS.max_crashes:
+        out += ("max_crashes", spec.max_crashes)
+    if spec.retention_ms != _DEFAULTS.retention_ms:
+        out += ("retention_ms", spec.retention_ms)
+    if spec.failed_retention_ms != _DEFAULTS.failed_retention_ms:
+        out += ("failed_retention_ms", spec.failed_retention_ms)
+    return out
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+
+
+def _answer(reply: Any) -> Answer:
+    return Answer(_text(reply[0]), _text(reply[1]))
+
+
+def _answers(reply: Any) -> list[Answer]:
+    return [Answer(_text(reply[i]), _text(reply[i + 1])) for i in range(0, len(reply), 2)]
+
+
+def _padded(reply: Any) -> tuple[str, str, str]:
+    first, second, third = ([_text(value) for value in reply] + ["", ""])[:3]
+    return first, second, third
+
+
+def _triples(reply: Any) -> list[tuple[str, str, str]]:
+    texts = [value.decode() for value in reply]
+    return list(zip(texts[::3], texts[1::3], texts[2::3], strict=True))
+
+
+def _served(reply: Any, nonce: str) -> Served:
+    flat = reply[3]
+    jobs = []
+    for index, at in enumerate(range(0, len(flat), CLAIM_WIDTH), 1):
+        job_id, kind, queue, payload, token, attempt, crashes, version, mark, resource, created = flat[at : at + 11]
+        if not job_id:  # a replay: this run has been settled or taken back since
+            continue
+        jobs.append(
+            Claimed(
+                job_id.decode(), kind.decode(), queue.decode(), payload, token.decode(), int(attempt), int(crashes),
+                int(version), mark, resource.decode(), int(created or 0), f"{nonce}.{index}",
+            )
+        )  # fmt: skip
+    words = reply[4] if len(reply) > 4 else ()
+    replies = [(words[i].decode(), words[i + 1].decode()) for i in range(0, len(words), 2)]
+    return Served(int(reply[1]), int(reply[2]) / 1000 if reply[2] else None, jobs, replies)
+
+
+def _record(job_id: str, reply: Any) -> JobRecord | None:
+    if not reply:
+        return None
+    return JobRecord.from_hash(job_id, dict(zip(reply[::2], reply[1::2], strict=True)))

@@ -1,0 +1,172 @@
+"""The lanes: each sends outcomes and brings the next jobs, one round trip for both.
+
+Two lanes keep the server busy while this process works on the other batch. A lane's call is repeated with the same
+nonce until it is answered, so an outcome outlives an outage of Redis in memory and is written, with its token, later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from typing import TYPE_CHECKING
+
+from fencepost.clock import boottime_s, new_nonce
+from fencepost.errors import ScriptError
+from fencepost.lease import local_deadline
+from fencepost.log import emit
+from fencepost.store import Outcome, Request, Served
+
+if TYPE_CHECKING:
+    from fencepost.worker.worker import Worker
+
+__all__ = ["Lanes"]
+
+_log = logging.getLogger("fencepost.worker")
+_MOST_OUTCOMES = 200
+_UPKEEP_S = 1.0
+
+
+class Lanes:
+    """The lanes of one worker and the watcher that wakes them.
+
+    hungry: there may be ready jobs. due_in_s: when the next scheduled job is due, as of the last answer.
+    """
+
+    def __init__(self, worker: Worker, count: int, batch: int) -> None:
+        self._worker, self._batch = worker, batch
+        self._names = [f"lane{n}" for n in range(count)]
+        self._sleepers: list[asyncio.Future[None]] = []
+        self.hungry, self.sweep, self.due_in_s = True, False, None
+        self.in_flight = 0
+        self._calm = asyncio.Event()
+        self._upkeep_at = -math.inf
+        self._turn = 0
+        self.due_in_s: float | None = None
+
+    def start(self) -> list[asyncio.Task[None]]:
+        """Start all lanes and the watcher; the watcher is the last of the tasks."""
+        tasks = [asyncio.create_task(self._lane(name), name=f"fencepost-{name}") for name in self._names]
+        return [*tasks, asyncio.create_task(self._watch(), name="fencepost-watch")]
+
+    def kick(self) -> None:
+        """Wake one lane that sleeps: there is something to send or to ask for."""
+        if self._sleepers:
+            self._sleepers.pop().set_result(None)
+
+    def kick_all(self) -> None:
+        while self._sleepers:
+            self._sleepers.pop().set_result(None)
+
+    async def _lane(self, name: str) -> None:
+        worker = self._worker
+        loop = asyncio.get_running_loop()
+        while True:
+            outcomes = worker.outcomes[:_MOST_OUTCOMES]
+            wanted = min(worker.free, self._batch) if (self.hungry or outcomes) and not worker.stopping else 0
+            if not outcomes and not wanted and not self.sweep:
+                if worker.drained:
+                    return
+                future: asyncio.Future[None] = loop.create_future()
+                self._sleepers.append(future)
+                try:
+                    await future
+                except asyncio.CancelledError:
+                    if future in self._sleepers:
+                        self._sleepers.remove(future)
+                    raise
+                continue
+            del worker.outcomes[: len(outcomes)]
+            self.sweep = False
+            worker.free -= wanted
+            if worker.outcomes or (self.hungry and worker.free):
+                self.kick()
+            self.in_flight += 1
+            try:
+                got = await self._exchange(name, outcomes, wanted)
+            finally:
+                self.in_flight -= 1
+            worker.free += wanted - got
+            if wanted:
+                self._set_hungry(got == wanted)
+            if worker.stopping:
+                self.kick_all()
+
+    def _set_hungry(self, hungry: bool) -> None:
+        # No free slot: nobody can say whether there is more, so the next free slot asks.
+        self.hungry = hungry or self._worker.free == 0
+        if self.hungry:
+            self._calm.clear()
+        else:
+            self._calm.set()
+
+    async def _exchange(self, name: str, outcomes: list[Outcome], wanted: int) -> int:
+        """One round trip. Returns the number of jobs that were started."""
+        worker, sent_at = self._worker, boottime_s()
+        request = self._request(name, wanted, sent_at)
+        try:
+            if outcomes:
+                served = await worker.driver.run(worker.store.finish(outcomes, request), math.inf)
+            else:
+                served = await worker.driver.run(worker.store.claim(request), math.inf)
+        except ScriptError as error:
+            emit(_log, logging.ERROR, "script_error", worker_id=worker.id, error=str(error))
+            if len(outcomes) > 1:  # one of them stands on a broken key: the others must not suffer
+                for one in outcomes:
+                    await self._exchange(name, [one], 0)
+            elif outcomes:
+                emit(_log, logging.ERROR, "outcome_dropped", job_id=outcomes[0].run.job_id, word=outcomes[0].word)
+            else:
+                await asyncio.sleep(1.0)
+            return 0
+        self.due_in_s = served.due_in_s
+        self._heard(outcomes, served)
+        deadline_s = local_deadline(sent_at, worker.lease_s)
+        started = 0
+        for claimed in served.jobs:
+            started += worker.start_run(claimed, deadline_s, served.server_ms)
+        return started
+
+    def _request(self, name: str, wanted: int, now: float) -> Request:
+        worker = self._worker
+        upkeep = ""
+        if now - self._upkeep_at >= _UPKEEP_S:
+            self._upkeep_at, upkeep = now, worker.about
+        self._turn += 1
+        # One call in eight serves the queues in the opposite order, so that the last of them is never starved.
+        queues = worker.queues if self._turn % 8 else worker.queues[::-1]
+        if worker.capped:
+            held = worker.held_by_queue()
+            queues = tuple((queue, max(0, most - held.get(queue, 0))) for queue, most in queues)
+        return Request(worker.id, name, new_nonce(), wanted, round(worker.lease_s * 1000), upkeep, queues)
+
+    def _heard(self, outcomes: list[Outcome], served: Served) -> None:
+        for outcome, (word, newest) in zip(outcomes, served.replies, strict=True):
+            if word != "OK" and word != "REPLAY":
+                self._worker.refused += 1
+                emit(
+                    _log, logging.WARNING, "refused_stale", job_id=outcome.run.job_id, verb=outcome.word.lower(),
+                    answer=word.lower(), fencing_token=outcome.run.token, newest_token=newest,
+                )  # fmt: skip
+
+    async def _watch(self) -> None:
+        """Wake the lanes when the bell rings, a scheduled job is due, or a second has gone."""
+        worker = self._worker
+        bells = [worker.store.keys.bell(queue) for queue, _ in worker.queues]
+        while not worker.stopping:
+            try:
+                await asyncio.wait_for(self._calm.wait(), worker.poll_s)
+            except TimeoutError:  # busy all the time: look for lapsed leases all the same
+                self.sweep = True
+                self.kick()
+                continue
+            if worker.free == 0:
+                self._set_hungry(True)
+                continue
+            worker.consider_burst_end()
+            pause_s = worker.poll_s if self.due_in_s is None else min(worker.poll_s, max(0.001, self.due_in_s))
+            rung = await worker.driver.wait(bells, pause_s)
+            if rung and worker.free == 0:  # not for us: pass it on to another worker
+                await worker.driver.run(worker.store.read(["LPUSH", bells[0], "1"], int), 1.0)
+            self._set_hungry(True)
+            self.kick()

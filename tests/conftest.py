@@ -1,0 +1,98 @@
+"""Fixtures: one private server for each test process, a namespace for each test, a clock that can be moved."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis as redis_py
+
+from fencepost.embedded import EmbeddedServer
+from tests.support.clock import MovedClock, OffsetFile, build_shim
+from tests.support.servers import chosen_binary, raw_client, start_server
+from tests.support.state import leaks
+
+
+@pytest.fixture(scope="session")
+def server_binary() -> dict[str, str]:
+    """The environment that selects the server program, by FENCEPOST_TEST_SERVER; skips if it is not there."""
+    chosen = chosen_binary()
+    if isinstance(chosen, str):
+        pytest.skip(chosen)
+    return chosen
+
+
+@pytest.fixture(scope="session")
+def clock_shim(pytestconfig: pytest.Config) -> Path | str:
+    """The compiled clock shim, or the reason why there is none."""
+    assert pytestconfig.cache is not None
+    return build_shim(pytestconfig.cache.mkdir("clockshim"))
+
+
+@pytest.fixture(scope="session")
+def clock_offset(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OffsetFile]:
+    """The file through which the clock of the shared server is moved."""
+    offset = OffsetFile(tmp_path_factory.mktemp("clock") / "offset")
+    yield offset
+    offset.close()
+
+
+@pytest.fixture(scope="session")
+def server(server_binary: dict[str, str], clock_shim: Path | str, clock_offset: OffsetFile) -> Iterator[EmbeddedServer]:
+    """The private server of this test process. Tests must not stop it or leave its settings changed."""
+    shim = clock_shim if isinstance(clock_shim, Path) else None
+    with start_server(server_binary, shim=shim, offset=clock_offset.path) as running:
+        yield running
+
+
+@pytest.fixture
+def new_server(server_binary: dict[str, str], tmp_path: Path) -> Iterator[Callable[..., EmbeddedServer]]:
+    """Start further servers that a test may kill: `new_server(path=None, config=None)`. Stopped at the end."""
+    started: list[EmbeddedServer] = []
+
+    def start(path: Path | None = None, config: dict[str, str] | None = None) -> EmbeddedServer:
+        started.append(start_server(server_binary, path=path or tmp_path / f"server{len(started)}", config=config))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.stop()
+
+
+@pytest.fixture
+def url(server: EmbeddedServer) -> str:
+    """The address of the shared server."""
+    return server.url
+
+
+@pytest.fixture
+def redis(server: EmbeddedServer, clock_offset: OffsetFile) -> Iterator[redis_py.Redis]:
+    """A plain client of the shared server: bytes, no retries. After the test the server is emptied, its clock reset."""
+    client: Any = raw_client(server.url)
+    yield client
+    client.client_unpause()
+    client.flushall()
+    if clock_offset.us:
+        MovedClock(client, clock_offset).reset()  # backwards, so only now that no key is left
+    client.close()
+
+
+@pytest.fixture
+def clock(redis: redis_py.Redis, clock_shim: Path | str, clock_offset: OffsetFile) -> MovedClock:
+    """The clock of the shared server: `clock.advance(seconds)`. The `redis` fixture sets it right after the test."""
+    if isinstance(clock_shim, str):
+        pytest.skip(clock_shim)
+    return MovedClock(redis, clock_offset)
+
+
+@pytest.fixture
+def namespace(redis: redis_py.Redis, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A namespace of this test alone. Fails the test that leaves a key `fencepost.keys` does not allow."""
+    name = f"t{secrets.token_hex(4)}"
+    yield name
+    if request.node.get_closest_marker("leaks_keys") is None:
+        problems = leaks(redis, name)
+        assert not problems, "keys left behind:\n" + "\n".join(problems)

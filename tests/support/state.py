@@ -1,0 +1,118 @@
+"""The whole state of a namespace, to be compared before and after; and the check for keys left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import redis
+
+from fencepost.keys import Keys
+from fencepost.states import TERMINAL
+
+
+class Stored(NamedTuple):
+    """One key: its type, its value in a form that compares and prints well, and whether it has a TTL."""
+
+    type: str
+    value: Any
+    has_ttl: bool
+
+
+def _text(raw: Any) -> Any:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw
+
+
+def _value(client: redis.Redis, key: bytes, kind: str) -> Any:
+    raw: Any
+    match kind:
+        case "string":
+            raw = client.get(key)
+            return None if raw is None else _text(raw)
+        case "hash":
+            raw = client.hgetall(key)
+            return {_text(name): _text(value) for name, value in sorted(raw.items())}
+        case "zset":
+            raw = client.zrange(key, 0, -1, withscores=True)
+            return [(_text(member), score) for member, score in raw]
+        case "list":
+            raw = client.lrange(key, 0, -1)
+            return [_text(item) for item in raw]
+        case "set":
+            raw = client.smembers(key)
+            return sorted(map(_text, raw), key=repr)
+        case "stream":
+            raw = client.xrange(key)
+            return [(_text(entry), {_text(k): _text(v) for k, v in fields.items()}) for entry, fields in raw]
+    return f"(a {kind})"
+
+
+def keys_of(client: redis.Redis, namespace: str) -> list[bytes]:
+    """Return every key of the namespace's partitions, sorted."""
+    return sorted(client.scan_iter(match=f"{{{namespace}:*", count=1000))
+
+
+def dump(client: redis.Redis, namespace: str) -> dict[str, Stored]:
+    """Return the whole state of a namespace, by key without its `{namespace:0}:` (other partitions keep theirs).
+
+    TTLs enter as present or absent, so a state can be compared across a moved clock.
+    """
+    prefix = f"{{{namespace}:0}}:"
+    state = {}
+    for key in keys_of(client, namespace):
+        kind = _text(client.type(key))
+        if kind != "none":
+            state[key.decode(errors="backslashreplace").removeprefix(prefix)] = Stored(
+                kind, _value(client, key, kind), _ttl_ms(client, key) >= 0
+            )
+    return state
+
+
+def digest(client: redis.Redis, keys: Iterable[str | bytes]) -> dict[str, str]:
+    """Return the server's own digest of each key's value, by key: "0" * 40 for one that does not exist."""
+    names = sorted({key.encode() if isinstance(key, str) else key for key in keys})
+    if not names:
+        return {}
+    found: Any = client.execute_command("DEBUG", "DIGEST-VALUE", *names)
+    return {
+        name.decode(errors="backslashreplace"): one.decode() if isinstance(one, bytes) else str(one)
+        for name, one in zip(names, found, strict=True)
+    }
+
+
+def leaks(client: redis.Redis, namespace: str) -> list[str]:
+    """Return what is wrong with the keys a test left, one sentence a key.
+
+    Every key must be in the namespace, be listed in `fencepost.keys.ALL` with its type, and have a TTL where the
+    list says so: always, or once its job is in a final state.
+    """
+    problems = []
+    for raw in sorted(client.scan_iter(count=1000)):
+        key = raw.decode(errors="backslashreplace")
+        if not raw.startswith(b"{%b" % namespace.encode()):
+            problems.append(f"{key}: outside the test's namespace {namespace}")
+            continue
+        tag = key[1:].split("}")[0].rpartition(":")
+        spec = Keys(tag[0], int(tag[2])).which(key) if tag[2].isdigit() else None
+        if spec is None:
+            problems.append(f"{key}: not listed in fencepost.keys")
+        elif (kind := _text(client.type(raw))) not in (spec.type, "none"):
+            problems.append(f"{key}: a {kind}, listed as {spec.type}")
+        elif _ttl_ms(client, raw) == -1 and _needs_ttl(client, raw, spec.ttl):
+            problems.append(f"{key}: has no TTL, listed with TTL {spec.ttl!r}")
+    return problems
+
+
+def _ttl_ms(client: redis.Redis, key: bytes) -> int:
+    left: Any = client.pttl(key)
+    return int(left)
+
+
+def _needs_ttl(client: redis.Redis, key: bytes, rule: str) -> bool:
+    if rule != "final":
+        return rule == "always"
+    state: Any = client.hget(key, "state")
+    return state is None or state.decode() in TERMINAL

@@ -1,0 +1,105 @@
+"""A job as it is sent and as it is read back."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fencepost.errors import ConfigurationError
+from fencepost.job import Enqueued, JobRecord, JobSpec
+
+HASH = {
+    "state": "processing",
+    "kind": "invoice",
+    "queue": "billing",
+    "payload": '{"order_id":1}',
+    "version": "2",
+    "created_at": "1735689600000",
+    "score": "1735689600000000",
+    "resource": "order:1",
+    "ordered": "1",
+    "attempts": "2",
+    "token": "9007199254740991",
+    "nonce": "00ff.3",
+    "progress": "0.5",
+    "error": "ValueError: é",
+    "color": "blue",
+}
+
+
+def test_a_hash_reads_the_same_from_a_client_that_decodes_text_and_one_that_does_not():
+    raw = {name.encode(): value.encode() for name, value in HASH.items()}
+    assert JobRecord.from_hash("j1", raw) == JobRecord.from_hash("j1", HASH)
+
+
+def test_a_record_is_typed_and_keeps_fields_it_does_not_know():
+    record = JobRecord.from_hash("j1", HASH)
+    assert record.payload == b'{"order_id":1}'
+    assert (record.version, record.attempts, record.token) == (2, 2, 2**53 - 1)
+    assert record.ordered is True
+    assert record.finished_at is None
+    assert record.other == {"color": "blue"}
+
+
+def test_an_empty_hash_gives_a_record_of_defaults():
+    assert JobRecord.from_hash("j1", {}) == JobRecord(id="j1")
+
+
+def test_payload_bytes_that_are_no_text_are_kept():
+    assert JobRecord.from_hash("j1", {b"payload": b"\x9c\xff"}).payload == b"\x9c\xff"
+
+
+def test_a_number_in_floating_form_is_read_and_one_that_is_none_is_kept_as_text():
+    record = JobRecord.from_hash("j1", {"created_at": "1.7e+12", "attempts": "many", "due_at": "inf"})
+    assert (record.created_at, record.attempts, record.due_at) == (1_700_000_000_000, 0, None)
+    assert record.other == {"attempts": "many", "due_at": "inf"}
+
+
+def test_the_json_form_opens_what_is_json_and_shows_other_bytes_as_base64():
+    record = JobRecord.from_hash("j1", {**HASH, "result": b"\xff"})
+    shown = json.loads(json.dumps(record.to_json()))
+    assert shown["payload"] == {"order_id": 1}
+    assert shown["result"] == {"base64": "/w=="}
+    assert shown["token"] == "9007199254740991"
+    assert shown["other"] == {"color": "blue"}
+    assert "finished_at" not in shown
+
+
+@settings(max_examples=40)
+@given(st.dictionaries(st.sampled_from(JobRecord.__struct_fields__).map(str.encode) | st.binary(), st.binary()))
+def test_any_hash_can_be_read_and_shown(fields):
+    json.dumps(JobRecord.from_hash("j1", fields).to_json()).encode()
+
+
+def test_a_spec_needs_only_an_id_and_a_kind():
+    JobSpec(id="j1", kind="invoice").check()
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("priority", 10),
+        ("priority", -1),
+        ("priority", True),
+        ("delay_ms", 1.5),
+        ("run_at_ms", -1),
+        ("limit", 0),
+        ("idem_ttl_ms", 0),
+        ("id", ""),
+        ("kind", "a b"),
+        ("queue", "{x}"),
+        ("queue", "a\tb"),
+        ("resource", ""),
+        ("dedup", "x" * 513),
+        ("idem", "key without a fingerprint"),
+    ],
+)
+def test_a_spec_outside_its_bounds_is_refused_by_the_name_of_the_setting(setting, value):
+    with pytest.raises(ConfigurationError, match=f"^{setting}: ") as caught:
+        JobSpec(**{"id": "j1", "kind": "invoice", setting: value}).check()
+    assert caught.value.setting == setting
+
+
+def test_the_answer_of_an_enqueue_is_a_value():
+    assert Enqueued("j1", "queued") == Enqueued("j1", "queued", duplicate=False, replayed=False)
