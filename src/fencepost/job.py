@@ -101,7 +101,7 @@ class JobRecord(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     kind: str = ""
     queue: str = ""
     payload: bytes = b""
-    version: int = 0
+    version: int = 1
     created_at: int | None = None
     updated_at: int | None = None
     score: int | None = None
@@ -118,13 +118,11 @@ class JobRecord(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     attempts: int = 0
     crashes: int = 0
     releases: int = 0
-    busy: int = 0
-    generation: int = 0
+    generation: int = 1
     token: int = 0
     nonce: str | None = None
     worker: str | None = None
     claimed_at: int | None = None
-    run_at: int | None = None
     due_at: int | None = None
     progress: bytes | None = None
     checkpoint: bytes | None = None
@@ -144,7 +142,9 @@ class JobRecord(msgspec.Struct, kw_only=True, frozen=True, gc=False):
         a number that is none is left at its default and the text is kept in `other`."""
         known: dict[str, Any] = {}
         other: dict[str, str] = {}
-        for raw_name, raw in fields.items():
+        packed = fields.get("opts") or fields.get(b"opts") or ""  # type: ignore[call-overload]
+        pairs = [line.partition("=")[::2] for line in _text(packed).split("\n") if line]
+        for raw_name, raw in (*pairs, *fields.items()):
             name = raw_name if isinstance(raw_name, str) else _text(raw_name)
             if name in _BYTES:
                 known[name] = raw if isinstance(raw, bytes) else str(raw).encode("utf-8", "surrogateescape")
@@ -154,7 +154,7 @@ class JobRecord(msgspec.Struct, kw_only=True, frozen=True, gc=False):
                 known[name] = _text(raw) not in ("", "0", "false")
             elif name in _INTS and (number := _integer(raw)) is not None:
                 known[name] = number
-            elif name != "id":
+            elif name not in ("id", "opts"):
                 other[name] = _text(raw)
         return cls(id=job_id, other=other, **known)
 

@@ -9,13 +9,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import msgspec
+
 from fencepost.driver import Call
 from fencepost.job import JobRecord, JobSpec
 from fencepost.keys import Keys
 from fencepost.scripts import load
 
 _DEFAULTS = JobSpec(id="", kind="")
-CLAIM_WIDTH = 11
+CLAIM_WIDTH = 10
 
 
 class RunKey(NamedTuple):
@@ -26,25 +28,27 @@ class RunKey(NamedTuple):
     nonce: str
 
 
-class Claimed(NamedTuple):
-    """A job as claim hands it out. token and numbers are text as the script wrote them."""
+class Claimed(msgspec.Struct, frozen=True, gc=False):
+    """A job as claim hands it out. token: decimal text. version: of the signature it was enqueued with."""
 
     job_id: str
     kind: str
     queue: str
     payload: bytes
     token: str
-    attempt: int
-    crashes: int
-    version: int
-    checkpoint: bytes
-    resource: str
-    created_at: int
     nonce: str
+    attempt: int = 1
+    crashes: int = 0
+    version: int = 1
+    checkpoint: bytes = b""
+    resource: str = ""
+
+    @property
+    def key(self) -> RunKey:
+        return RunKey(self.job_id, self.token, self.nonce)
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
+class Served(msgspec.Struct, frozen=True, gc=False):
     """The answer of claim and finish. replies: one (word, newest token) for each outcome sent."""
 
     server_ms: int
@@ -53,11 +57,12 @@ class Served:
     replies: list[tuple[str, str]]
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a run ended. values: see the header of finish.lua for each word."""
+class Outcome(msgspec.Struct, frozen=True, gc=False):
+    """How a run ended. word and values: see the header of finish.lua."""
 
-    run: RunKey
+    job_id: str
+    token: str
+    nonce: str
     word: str
     values: tuple[Any, ...]
 
@@ -102,11 +107,7 @@ class Store:
         queues: dict[str, None] = {}
         for spec in specs:
             queues[spec.queue] = None
-            options = _options(spec)
-            run_at = "" if spec.run_at_ms is None else spec.run_at_ms
-            delay = spec.delay_ms or ""
-            args += (spec.id, spec.queue, spec.kind, spec.payload, spec.priority, delay, run_at, len(options) // 2)
-            args += options
+            args += (spec.id, spec.queue, spec.kind, spec.payload, _options(spec))
         keys = (*self._base, *map(self.keys.ready, queues))
         return Call("enqueue", load("enqueue"), keys, args, _triples)
 
@@ -119,8 +120,7 @@ class Store:
         """Write the outcomes and claim the next jobs in one step."""
         items: list[Any] = []
         for outcome in outcomes:
-            items += outcome.run
-            items.append(outcome.word)
+            items += (outcome.job_id, outcome.token, outcome.nonce, outcome.word)
             items += outcome.values
         return self._serving("finish", request, items)
 
@@ -186,30 +186,21 @@ class Store:
         return Call(str(command[0]).lower(), None, (), command, parse)
 
 
-def _options(spec: JobSpec) -> list[Any]:
-    """The fields of a job that differ from the defaults, as pairs."""
-    out: list[Any] = []
-    if spec.version != 1:
-        out += ("version", spec.version)
-    if spec.resource is not None:
-        out += ("resource", spec.resource)
-        if spec.limit != 1:
-            out += ("limit", spec.limit)
-        if spec.on_busy != "wait":
-            out += ("on_busy", spec.on_busy)
-        if spec.ordered:
-            out += ("ordered", "1")
-    if spec.dedup is not None:
-        out += ("dedup", spec.dedup)
-    if spec.idem is not None:
-        out += ("idem", spec.idem, "fingerprint", spec.fingerprint or "", "idem_ttl_ms", spec.idem_ttl_ms)
-    if spec.max_crashes != _DEFAULTS.max_crashes:
-        out += ("max_crashes", spec.max_crashes)
-    if spec.retention_ms != _DEFAULTS.retention_ms:
-        out += ("retention_ms", spec.retention_ms)
-    if spec.failed_retention_ms != _DEFAULTS.failed_retention_ms:
-        out += ("failed_retention_ms", spec.failed_retention_ms)
-    return out
+def _options(spec: JobSpec) -> str:
+    """What differs from the defaults, as the "name=value" lines that enqueue.lua reads and the job keeps."""
+    if spec == msgspec.structs.replace(_DEFAULTS, id=spec.id, kind=spec.kind, queue=spec.queue, payload=spec.payload):
+        return ""
+    names = _ALWAYS_APART if spec.resource is None else _WITH_RESOURCE
+    lines = []
+    for name in names:
+        value = getattr(spec, name)
+        if value != getattr(_DEFAULTS, name):
+            lines.append(f"{name}={int(value) if value is True else value}")
+    return "\n".join(lines)
+
+
+_WITH_RESOURCE = tuple(name for name in JobSpec.__struct_fields__ if name not in ("id", "kind", "queue", "payload"))
+_ALWAYS_APART = tuple(name for name in _WITH_RESOURCE if name not in ("limit", "on_busy", "ordered"))
 
 
 def _text(value: Any) -> str:
@@ -235,18 +226,17 @@ def _triples(reply: Any) -> list[tuple[str, str, str]]:
 
 
 def _served(reply: Any, nonce: str) -> Served:
-    flat = reply[3]
-    jobs = []
-    for index, at in enumerate(range(0, len(flat), CLAIM_WIDTH), 1):
-        job_id, kind, queue, payload, token, attempt, crashes, version, mark, resource, created = flat[at : at + 11]
+    flat, jobs = reply[3], []
+    for at in range(0, len(flat), CLAIM_WIDTH):
+        job_id, kind, queue, payload, token, attempt, resource, version, crashes, mark = flat[at : at + CLAIM_WIDTH]
         if not job_id:  # a replay: this run has been settled or taken back since
             continue
-        jobs.append(
-            Claimed(
-                job_id.decode(), kind.decode(), queue.decode(), payload, token.decode(), int(attempt), int(crashes),
-                int(version), mark, resource.decode(), int(created or 0), f"{nonce}.{index}",
-            )
-        )  # fmt: skip
+        run = f"{nonce}.{at // CLAIM_WIDTH + 1}"
+        first = job_id.decode(), kind.decode(), queue.decode(), payload, token.decode(), run, int(attempt)
+        if resource or version or crashes or mark:
+            jobs.append(Claimed(*first, int(crashes or 0), int(version or 1), mark, resource.decode()))
+        else:
+            jobs.append(Claimed(*first))
     words = reply[4] if len(reply) > 4 else ()
     replies = [(words[i].decode(), words[i + 1].decode()) for i in range(0, len(words), 2)]
     return Served(int(reply[1]), int(reply[2]) / 1000 if reply[2] else None, jobs, replies)

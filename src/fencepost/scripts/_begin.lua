@@ -4,11 +4,12 @@
 local call, fmt, sub = redis.call, string.format, string.sub
 local META, EVENTS, STATS, LEASES, LATER, DEAD, RECENT = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local P = sub(META, 1, -5)
+local JOB = P .. 'job:'
 local clock = call('TIME')
 local us = clock[1] * 1000000 + clock[2]
 local m = call('HMGET', META, 'last_us', 'token', 'seq', 'grace_until', 'lease_ms', 'incarnation')
 -- A wrong type fails here, above every write.
-call('XLEN', EVENTS) call('HLEN', STATS) call('ZCARD', LEASES)
+call('XLEN', EVENTS) call('HLEN', STATS) call('ZCARD', LEASES) call('LLEN', RECENT)
 local last_us, token, seq = tonumber(m[1]) or 0, tonumber(m[2]) or 0, tonumber(m[3])
 local grace_until, lease_seen = tonumber(m[4]) or 0, tonumber(m[5]) or 30000
 if not seq then -- meta was lost or is new: go on behind the last event there is
@@ -22,18 +23,31 @@ local silence = now - math.floor(last_us / 1000)
 if last_us > 0 and silence > 3000 and silence > lease_seen / 2 then grace_until = now + lease_seen end
 local in_grace = now < grace_until
 
-local lines, tally, rings = {}, {}, {}
+local lines, told, tally, rings, recent, by = {}, 0, {}, {}, {}, ''
+-- For every number that is joined to text or returned: plain conversion keeps 14 digits only.
 local function int(n) return fmt('%.0f', n) end
 local function mint()
   token = token + 1
   if token < us then token = us end
-  return int(token)
+  return fmt('%.0f', token)
 end
-local function count(name) tally[name] = (tally[name] or 0) + 1 end
+local function count(name, kind)
+  local t = tally[name]
+  if not t then t = {} tally[name] = t end
+  t[kind] = (t[kind] or 0) + 1
+end
 local function ring(queue) rings[queue] = (rings[queue] or 0) + 1 end
-local function emit(name, id, kind, tok, nonce, attempt, worker, reason, resource)
-  lines[#lines + 1] = name .. '\t' .. id .. '\t' .. (kind or '') .. '\t' .. (tok or '') .. '\t' .. (nonce or '') .. '\t'
-    .. (attempt or '') .. '\t' .. (worker or '') .. '\t' .. (reason or '') .. '\t' .. (resource or '')
+-- An event: name, job id, kind, then what is known of: token nonce attempt reason resource. Tab-separated.
+local function emit(name, id, kind, tok, nonce, attempt, reason, resource)
+  told = told + 1
+  lines[told] = name .. '\t' .. id .. '\t' .. (kind or '') .. '\t' .. (tok or '') .. '\t' .. (nonce or '') .. '\t'
+    .. (attempt or '') .. '\t' .. (reason or '') .. '\t' .. (resource or '')
+end
+-- The options of a job: "name=value" lines, absent for a plain job.
+local function options(text)
+  local o = {}
+  if text then for name, value in string.gmatch(text, '([%w_]+)=([^\n]*)') do o[name] = value end end
+  return o
 end
 local function is(key, wanted) -- reads below a write must not be able to fail: look at the type first
   local found = call('TYPE', key).ok
@@ -42,26 +56,34 @@ end
 -- sweeping: true where this call looked for lapsed leases, so that it counts as a sign of life of the partition.
 local function commit(sweeping)
   local set = {}
-  if #lines > 0 then
-    seq = seq + #lines
+  if told > 0 then
+    seq = seq + told
     set = {'seq', int(seq)}
-    local id = int(seq) .. '-0'
+    local id = set[2] .. '-0'
     if seq > 100000 then
-      call('XADD', EVENTS, 'MINID', '~', int(seq - 100000), id, 't', int(now), 'e', table.concat(lines, '\n'))
+      call('XADD', EVENTS, 'MINID', '~', int(seq - 100000), id, 't', now, 'w', by, 'e', table.concat(lines, '\n'))
     else
-      call('XADD', EVENTS, id, 't', int(now), 'e', table.concat(lines, '\n'))
+      call('XADD', EVENTS, id, 't', now, 'w', by, 'e', table.concat(lines, '\n'))
     end
-    lines = {}
+    lines, told = {}, 0
   end
-  for name, n in pairs(tally) do call('HINCRBY', STATS, name, n) end
+  for name, kinds in pairs(tally) do
+    for kind, n in pairs(kinds) do call('HINCRBY', STATS, name .. ':' .. kind, n) end
+  end
   tally = {}
-  if token > (tonumber(m[2]) or 0) then set[#set + 1] = 'token'; set[#set + 1] = int(token) end
-  if sweeping then
-    set[#set + 1] = 'last_us'; set[#set + 1] = int(us)
-    if grace_until > (tonumber(m[4]) or 0) then set[#set + 1] = 'grace_until'; set[#set + 1] = int(grace_until) end
+  if #recent > 0 then
+    call('LPUSH', RECENT, unpack(recent))
+    call('LTRIM', RECENT, 0, 9999)
+    recent = {}
   end
-  if not m[6] then set[#set + 1] = 'incarnation'; set[#set + 1] = int(us) end
-  if #set > 0 then call('HSET', META, unpack(set)) end
+  local n = #set
+  if token > (tonumber(m[2]) or 0) then set[n + 1] = 'token' set[n + 2] = int(token) n = n + 2 end
+  if sweeping then
+    set[n + 1] = 'last_us' set[n + 2] = int(us) n = n + 2
+    if grace_until > (tonumber(m[4]) or 0) then set[n + 1] = 'grace_until' set[n + 2] = grace_until n = n + 2 end
+  end
+  if not m[6] then set[n + 1] = 'incarnation' set[n + 2] = int(us) n = n + 2 end
+  if n > 0 then call('HSET', META, unpack(set)) end
 end
 local function wake() -- last of all: one wake-up per job that is ready, at most 8 in store
   for queue, n in pairs(rings) do

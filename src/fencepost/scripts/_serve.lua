@@ -4,24 +4,27 @@
 local WORKER, WORKERS = KEYS[8], KEYS[9]
 local worker, lane, nonce, n, lease_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local upkeep, ready, at = ARGV[6] ~= '', {}, 8
+by = worker
 for i = 1, tonumber(ARGV[7]) do
-  ready[i] = {ARGV[at], tonumber(ARGV[at + 1])}
+  ready[i] = {ARGV[at], tonumber(ARGV[at + 1]), KEYS[9 + i]}
+  call('ZCARD', KEYS[9 + i])
   at = at + 2
 end
 local last = call('HGET', WORKER, lane)
-call('ZCARD', WORKERS)
-for i = 10, #KEYS do call('ZCARD', KEYS[i]) end
+if upkeep then call('ZCARD', WORKERS) end
 
 local function replay() -- the same call again: hand out the same runs, as far as they still are ours
   local out, i = {}, 0
   for id in string.gmatch(sub(last, #nonce + 2), '%S+') do
     i = i + 1
-    local j = call('HMGET', P .. 'job:' .. id, 'nonce', 'token', 'state', 'queue', unpack(FIELDS, 2))
-    if j[1] == nonce .. '.' .. i and j[3] == 'processing' then
-      local f = {j[3], unpack(j, 5, 4 + #FIELDS - 1)}
-      take(out, id, j[4], f, j[2], f[4])
-    else
-      take(out, '', '', {}, '', '0') -- keeps the numbering of the nonces
+    local key = JOB .. id
+    local j = call('HMGET', key, 'state', 'kind', 'payload', 'attempts', 'opts', 'nonce', 'token', 'queue')
+    local p = #out
+    if j[6] == nonce .. '.' .. i and j[1] == 'processing' then
+      out[p + 1], out[p + 2], out[p + 3], out[p + 4], out[p + 5], out[p + 6] = id, j[2], j[8], j[3] or '', j[7], j[4]
+      out[p + 7], out[p + 8], out[p + 9], out[p + 10] = more_of(key, true, options(j[5]))
+    else -- keeps the numbering of the nonces
+      for k = 1, 10 do out[p + k] = '' end
     end
   end
   return out
@@ -33,18 +36,18 @@ local function serve()
   if n > 0 then out, taken = claim(n, nonce, worker, lease_ms, ready, n + 200) end
   if taken > 0 then
     local ids = {nonce}
-    for i = 1, #out, 11 do ids[#ids + 1] = out[i] end
+    for i = 1, taken do ids[i + 1] = out[i * 10 - 9] end
     call('HSET', WORKER, lane, table.concat(ids, ' '))
-    if upkeep or not last then call('PEXPIRE', WORKER, lease_ms * 10 + 60000) end
+    if not last then call('PEXPIRE', WORKER, lease_ms * 10 + 60000) end
   end
   if upkeep then
-    call('HSET', WORKER, 'about', ARGV[6], 'seen_at', int(now))
+    call('HSET', WORKER, 'about', ARGV[6], 'seen_at', now)
     call('PEXPIRE', WORKER, lease_ms * 10 + 60000)
-    call('ZADD', WORKERS, int(now), worker)
-    call('ZREMRANGEBYSCORE', WORKERS, '-inf', int(now - 3600000))
+    call('ZADD', WORKERS, now, worker)
+    call('ZREMRANGEBYSCORE', WORKERS, '-inf', now - 3600000)
     call('ZREMRANGEBYRANK', WORKERS, 0, -1001)
     trim_ended()
-    if lease_ms ~= lease_seen or not m[5] then call('HSET', META, 'lease_ms', int(lease_ms)) end
+    if lease_ms ~= lease_seen or not m[5] then call('HSET', META, 'lease_ms', lease_ms) end
   end
   local due = ''
   if taken < n then

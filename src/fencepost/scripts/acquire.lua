@@ -10,10 +10,15 @@
 local resource, nonce, owner = ARGV[1], ARGV[2], ARGV[3]
 local ttl, limit, wait_ms = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local key, slots, line, me = P .. 'lease:' .. nonce, P .. 'slots:' .. resource, P .. 'line:' .. resource, '@' .. nonce
-local l = call('HMGET', key, 'state', 'token')
+by = owner
 call('ZCARD', slots) call('ZCARD', line)
-if l[1] == 'held' and not call('ZSCORE', slots, me) then l[1] = false end
-if l[1] == 'held' then return {'HELD', l[2], call('ZSCORE', slots, me)} end
+local function held() -- what the answer is if this nonce has the place
+  local l = call('HMGET', key, 'state', 'token')
+  local till = l[1] == 'held' and call('ZSCORE', slots, me)
+  return till and {'HELD', l[2], till}
+end
+local mine = held()
+if mine then return mine end
 if wait_ms < 0 then
   call('ZREM', line, me)
   call('DEL', key)
@@ -22,32 +27,30 @@ end
 sweep(20)
 -- A free place goes to the head of the line. hand_over did that when it was freed, unless entries were lost.
 if call('ZCARD', slots) < limit and call('ZCARD', line) > 0 then hand_over(resource) end
-l = call('HMGET', key, 'state', 'token')
-if l[1] == 'held' then
-  commit(true)
-  return {'HELD', l[2], call('ZSCORE', slots, me)}
-end
-local place = call('ZRANK', line, me)
-if not place and call('ZCARD', slots) < limit and call('ZCARD', line) == 0 then
-  local tok, till = mint(), int(now + ttl)
+mine = held()
+if not mine and not call('ZSCORE', line, me) and call('ZCARD', slots) < limit and call('ZCARD', line) == 0 then
+  local tok, till = mint(), now + ttl
   call('HSET', key, 'state', 'held', 'resource', resource, 'owner', owner, 'ttl_ms', ttl, 'token', tok)
+  call('PERSIST', key)
   call('ZADD', slots, till, me)
   call('ZADD', LEASES, till, me)
-  count('lease:')
-  emit('acquired', me, '', tok, nonce, '', owner, '', resource)
-  commit(true)
-  return {'HELD', tok, till}
+  count('leased', '@lease')
+  emit('acquired', me, '', tok, nonce, '', '', resource)
+  mine = {'HELD', tok, int(till)}
 end
-if wait_ms == 0 then
+if mine or wait_ms == 0 then
   commit(true)
+  wake()
   local head = call('ZRANGE', slots, 0, 0, 'WITHSCORES')
-  return {'BUSY', head[1] or '', head[2] or ''}
+  return mine or {'BUSY', head[1] or '', head[2] or ''}
 end
-if not place then
+if not call('ZSCORE', line, me) then
   call('ZADD', line, int(us), me)
   call('HSET', key, 'state', 'waiting', 'resource', resource, 'owner', owner, 'ttl_ms', ttl)
-  emit('parked', me, '', '', nonce, '', owner, '', resource)
+  count('parked', '@lease')
+  emit('parked', me, '', '', nonce, '', '', resource)
 end
 call('PEXPIRE', key, 5000) -- a waiter shows itself once a second
 commit(true)
+wake()
 return {'WAIT', call('ZRANK', line, me)}

@@ -8,36 +8,33 @@
 --- @include _begin
 --- @include _end
 local id, hard, reason, request = ARGV[1], ARGV[2] == '1', ARGV[3], ARGV[4]
-local key = P .. 'job:' .. id
-local j = call('HMGET', key, 'state', 'kind', 'queue', 'resource', 'dedup', 'nonce', 'token', 'attempts', 'worker',
-  'cancel_request', 'retention_ms', 'cancelled_from')
-local state = j[1]
+local key = JOB .. id
+local j = call('HMGET', key, 'state', 'kind', 'queue', 'nonce', 'token', 'attempts', 'opts', 'cancel_request',
+  'cancelled_from')
+local state, opt = j[1], options(j[7])
 if not state then return {'GONE', ''} end
-if state == 'cancelled' and j[10] == request then return {'CANCELLED', j[12] or ''} end
+if state == 'cancelled' and j[8] == request then return {'CANCELLED', j[9] or ''} end
 if state == 'done' or state == 'failed' or state == 'cancelled' then return {'ILLEGAL', state} end
-call('ZCARD', DEAD) call('ZCARD', RECENT) call('ZCARD', LATER) call('ZCARD', P .. 'ready:' .. j[3])
-if j[4] then call('ZCARD', P .. 'line:' .. j[4]) call('ZCARD', P .. 'slots:' .. j[4]) end
-local spec = {kind = j[2], resource = j[4], dedup = j[5], nonce = j[6], token = j[7], attempts = j[8], worker = j[9],
-  retention = j[11]}
-local fields = {'cancel_request', request, 'cancelled_from', state}
+call('ZCARD', DEAD) call('ZCARD', LATER) call('ZCARD', P .. 'ready:' .. j[3])
+if opt.resource then call('ZCARD', P .. 'line:' .. opt.resource) call('ZCARD', P .. 'slots:' .. opt.resource) end
 if state == 'processing' and not hard then
-  if j[10] ~= request then
-    call('HSET', key, 'cancel', reason, 'cancel_request', request, 'updated_at', int(now))
-    emit('cancel_asked', id, j[2], j[7], j[6], j[8], j[9], reason, j[4])
+  if j[8] ~= request then
+    call('HSET', key, 'cancel', reason, 'cancel_request', request, 'updated_at', now)
+    emit('cancel_asked', id, j[2], j[5], j[4], j[6], reason, opt.resource)
     commit(false)
   end
   return {'ASKED', state}
 end
+local fields, tok = {'cancel_request', request, 'cancelled_from', state}, j[5]
 if state == 'processing' then
-  local tok = mint() -- the worker that has it is dead from now on
-  spec.token = tok
-  fields[5] = 'token'; fields[6] = tok; fields[7] = 'nonce'; fields[8] = ''
+  tok = mint() -- the worker that has it is dead from now on
+  fields[5], fields[6], fields[7], fields[8] = 'token', tok, 'nonce', ''
   call('ZREM', LEASES, id)
 elseif state == 'queued' then call('ZREM', P .. 'ready:' .. j[3], id)
 elseif state == 'scheduled' then call('ZREM', LATER, id)
-elseif state == 'waiting' then call('ZREM', P .. 'line:' .. j[4], id)
+elseif state == 'waiting' then call('ZREM', P .. 'line:' .. opt.resource, id)
 end
-end_job(id, 'cancelled', reason, spec, fields)
+end_job(id, key, 'cancelled', reason, j[2], tok, j[4], j[6], opt, fields)
 commit(false)
 wake()
 return {'CANCELLED', state}

@@ -4,8 +4,8 @@
 -- KEYS: meta events stats leases later dead recent worker workers ready...
 -- ARGV: worker lane nonce n lease_ms upkeep queues (queue most)...
 --       nonce: of this call; run i gets the nonce "<nonce>.<i>". upkeep: text about the worker, or ''.
--- RETURNS: OK now_ms next_due_in_ms jobs; jobs is flat, 11 values each:
---          id kind queue payload token attempt crashes version checkpoint resource created_at
+-- RETURNS: OK now_ms next_due_in_ms jobs; jobs is flat, 10 values each:
+--          id kind queue payload token attempt resource version crashes checkpoint
 -- TWICE: the same worker, lane and nonce get the same runs again; nothing is claimed anew.
 --- @include _begin
 --- @include _end

@@ -10,34 +10,36 @@ local dry, out, todo = ARGV[1] == '1', {}, {}
 call('ZCARD', LATER)
 for at = 2, #ARGV do
   local id = ARGV[at]
-  local j = call('HMGET', P .. 'job:' .. id, 'state', 'queue', 'score', 'resource', 'due_at', 'kind', 'nonce')
-  local state, word, more, index, score = j[1], 'SOUND', j[1] or '', nil, nil
+  local j = call('HMGET', JOB .. id, 'state', 'queue', 'score', 'due_at', 'kind', 'opts')
+  local state, resource, word, what, index, score = j[1], options(j[6]).resource, 'SOUND', nil, nil, nil
   if not state then word = 'GONE'
-  elseif state == 'processing' then index, score, more = LEASES, int(now), 'run without a lease'
-  elseif state == 'queued' then index, score, more = P .. 'ready:' .. j[2], j[3], 'queued, but in no queue'
-  elseif state == 'scheduled' then index, score, more = LATER, j[5] or int(now), 'scheduled, but not in later'
-  elseif state == 'waiting' then index, score, more = P .. 'line:' .. j[4], j[3], 'waiting, but in no line'
+  elseif state == 'processing' then index, score, what = LEASES, now, 'run without a lease'
+  elseif state == 'queued' then index, score, what = P .. 'ready:' .. j[2], j[3], 'queued, but in no queue'
+  elseif state == 'scheduled' then index, score, what = LATER, j[4] or now, 'scheduled, but not in later'
+  elseif state == 'waiting' then index, score, what = P .. 'line:' .. resource, j[3], 'waiting, but in no line'
   end
-  if index and not call('ZSCORE', index, id) then
+  if state == 'waiting' and call('ZCARD', P .. 'slots:' .. resource) == 0 then
+    -- Nobody holds the place: back to the queue, where claim gives it.
+    word, what = 'HEALED', 'waiting for a free resource'
+    todo[#todo + 1] = {id, P .. 'ready:' .. j[2], j[3], 'queued', j, index}
+  elseif index and not call('ZSCORE', index, id) then
     word = 'HEALED'
     todo[#todo + 1] = {id, index, score, state, j}
-  elseif index then more = state
   end
-  -- Waiting for a place that nobody holds: back to the queue, where claim gives or refuses the place.
-  if state == 'waiting' and call('ZCARD', P .. 'slots:' .. j[4]) == 0 then
-    word, more = 'HEALED', 'waiting for a free resource'
-    todo[#todo + 1] = {id, P .. 'ready:' .. j[2], j[3], 'queued', j, P .. 'line:' .. j[4]}
-  end
-  out[#out + 1], out[#out + 2] = word, more
+  out[#out + 1] = word
+  out[#out + 1] = word == 'HEALED' and what or state or ''
 end
 if dry or #todo == 0 then return out end
 for _, w in ipairs(todo) do
   local id, index, score, state, j = w[1], w[2], w[3], w[4], w[5]
-  if w[6] then call('ZREM', w[6], id) call('HSET', P .. 'job:' .. id, 'state', 'queued') end
+  if w[6] then
+    call('ZREM', w[6], id)
+    call('HSET', JOB .. id, 'state', state)
+  end
   call('ZADD', index, score, id)
   if state == 'queued' then ring(j[2]) end
-  count('healed:' .. state)
-  emit('healed', id, j[6], '', '', '', '', state, j[4])
+  count('healed', state)
+  emit('healed', id, j[5], '', '', '', state)
 end
 commit(false)
 wake()

@@ -6,27 +6,30 @@
 -- TWICE: the second time the job is GONE.
 --- @include _begin
 local reason, out, todo = ARGV[1], {}, {}
-call('ZCARD', DEAD) call('ZCARD', RECENT)
+call('ZCARD', DEAD)
 for at = 2, #ARGV do
   local id = ARGV[at]
-  local j = call('HMGET', P .. 'job:' .. id, 'state', 'kind', 'dedup', 'resource')
+  local j = call('HMGET', JOB .. id, 'state', 'kind', 'opts')
   local word, state = 'PURGED', j[1] or ''
-  if not j[1] then word = 'GONE' todo[#todo + 1] = {id}
+  if not j[1] then
+    word = 'GONE'
+    todo[#todo + 1] = {id}
   elseif state ~= 'done' and state ~= 'failed' and state ~= 'cancelled' then word = 'ILLEGAL'
   else
-    local own = j[3] and call('GET', P .. 'dedup:' .. j[3]) == id
-    todo[#todo + 1] = {id, j, own}
+    local key = options(j[3]).dedup
+    todo[#todo + 1] = {id, j[2], key and call('GET', P .. 'dedup:' .. key) == id and P .. 'dedup:' .. key}
   end
-  out[#out + 1], out[#out + 2] = word, state
+  out[#out + 1] = word
+  out[#out + 1] = state
 end
 for _, w in ipairs(todo) do
-  local id, j, own = w[1], w[2], w[3]
-  call('ZREM', DEAD, id) call('ZREM', RECENT, id)
-  if j then
-    call('DEL', P .. 'job:' .. id)
-    if own then call('DEL', P .. 'dedup:' .. j[3]) end
-    count('purged:' .. j[2])
-    emit('purged', id, j[2], '', '', '', '', reason, j[4])
+  local id, kind, dedup = w[1], w[2], w[3]
+  call('ZREM', DEAD, id)
+  if kind then
+    call('DEL', JOB .. id)
+    if dedup then call('DEL', dedup) end
+    count('purged', kind)
+    emit('purged', id, kind, '', '', '', reason)
   end
 end
 if #todo > 0 then commit(false) end

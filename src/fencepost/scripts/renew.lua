@@ -6,37 +6,35 @@
 --          OK '' | CANCEL reason (renewed; somebody asked to cancel) | STALE newest_token | EXPIRED '' | GONE ''
 -- TWICE: the second call prolongs to its own time, as a later heartbeat would.
 --- @include _begin
-local deadline, worker, out, write = int(now + tonumber(ARGV[1])), ARGV[2], {int(now)}, {}
+--- @include _check
+local deadline, out, write = now + tonumber(ARGV[1]), {int(now)}, {}
+by = ARGV[2]
 for at = 3, #ARGV, 3 do
   local id, tok, nonce = ARGV[at], ARGV[at + 1], ARGV[at + 2]
   local alone = sub(id, 1, 1) == '@'
-  local j = alone and call('HMGET', P .. 'lease:' .. sub(id, 2), 'state', 'token', 'resource', 'owner', 'ttl_ms')
-    or call('HMGET', P .. 'job:' .. id, 'state', 'token', 'resource', 'nonce', 'cancel', 'kind')
-  local until_ms = tonumber(call('ZSCORE', LEASES, id) or 0)
-  local word, more = 'OK', ''
-  if not j[1] then word = 'GONE'
-  elseif alone then
-    if j[2] ~= tok or j[1] ~= 'held' then word, more = 'STALE', j[2] or '0' end
-  elseif j[4] ~= nonce or j[2] ~= tok or j[1] ~= 'processing' then
-    word, more = 'STALE', j[2] or '0'
-    if j[4] == '' and (j[1] == 'queued' or j[1] == 'waiting' or j[1] == 'scheduled') then word, more = 'EXPIRED', '' end
-  elseif j[5] then word, more = 'CANCEL', j[5]
-  end
-  if (word == 'OK' or word == 'CANCEL') and not in_grace and until_ms <= now then word, more = 'EXPIRED', '' end
-  if word == 'OK' or word == 'CANCEL' then
-    local till = alone and int(now + tonumber(j[5])) or deadline
-    write[#write + 1] = {id, alone and id or nonce, j[3], till}
-    if j[3] then call('ZCARD', P .. 'slots:' .. j[3]) end
+  local until_ms, j, resource, till = call('ZSCORE', LEASES, id), nil, nil, deadline
+  if alone then -- the same check: a held lease is its own nonce's run
+    local l = call('HMGET', P .. 'lease:' .. sub(id, 2), 'state', 'token', 'resource', 'ttl_ms')
+    j = {l[1] == 'held' and 'processing' or l[1], l[2], sub(id, 2), ''}
+    resource, till = l[3], now + (tonumber(l[4]) or 0)
   else
-    count('refused:renew')
-    emit('refused_stale', id, not alone and j[6] or '', tok, nonce, '', worker,
-      'renew ' .. string.lower(word) .. (more ~= '' and ' newest ' .. more or ''), j[3])
+    j = call('HMGET', JOB .. id, 'state', 'token', 'nonce', 'kind', 'opts', 'cancel')
+    resource = options(j[5]).resource
   end
-  out[#out + 1], out[#out + 2] = word, more
+  local word, more = check(j, tok, nonce, until_ms)
+  if word == 'OK' then
+    if resource then call('ZCARD', P .. 'slots:' .. resource) end
+    write[#write + 1] = {id, alone and id or nonce, resource, till}
+    if j[6] then word, more = 'CANCEL', j[6] end
+  else
+    refuse('renew', word, more, id, j[4], tok, nonce, resource)
+  end
+  out[#out + 1] = word
+  out[#out + 1] = more
 end
 for _, w in ipairs(write) do
   call('ZADD', LEASES, 'GT', w[4], w[1])
   if w[3] then call('ZADD', P .. 'slots:' .. w[3], 'GT', w[4], w[2]) end
 end
-if #lines > 0 then commit(false) end
+if told > 0 then commit(false) end
 return out

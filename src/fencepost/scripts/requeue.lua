@@ -6,51 +6,55 @@
 --          DUPLICATE: its dedup key belongs to a newer live job; nothing was changed.
 -- TWICE: the same request_id gets REQUEUED again; nothing starts a second time.
 --- @include _begin
---- @include _end
 local request, out, todo, taken, seen = ARGV[1], {}, {}, {}, {}
+local function live_owner(key, id) -- another live job that has the dedup key
+  local owner = taken[key] or call('GET', P .. 'dedup:' .. key)
+  if not owner or owner == id then return nil end
+  if taken[key] then return owner end
+  local o = call('HMGET', JOB .. owner, 'state', 'opts')
+  local ended = not o[1] or o[1] == 'done' or o[1] == 'failed' or o[1] == 'cancelled'
+  return not ended and options(o[2]).dedup == key and owner or nil
+end
 for at = 2, #ARGV do
   local id = ARGV[at]
-  local j = call('HMGET', P .. 'job:' .. id, 'state', 'generation', 'requeue_request', 'dedup', 'queue', 'kind',
-    'resource', 'priority')
-  local word, more = 'REQUEUED', int((tonumber(j[2]) or 1) + 1)
+  local j = call('HMGET', JOB .. id, 'state', 'generation', 'requeue_request', 'queue', 'kind', 'opts')
+  local word, more, opt = 'REQUEUED', int((tonumber(j[2]) or 1) + 1), options(j[6])
   if not j[1] then
     word, more = 'GONE', ''
     todo[#todo + 1] = {id}
-  elseif j[3] == request or seen[id] then more = seen[id] and more or j[2]
+  elseif seen[id] then more = seen[id]
+  elseif j[3] == request then more = j[2]
   elseif j[1] ~= 'failed' and j[1] ~= 'cancelled' then word, more = 'ILLEGAL', j[1]
   else
-    call('ZCARD', P .. 'ready:' .. j[5])
-    local owner = j[4] and (taken[j[4]] or call('GET', P .. 'dedup:' .. j[4]))
-    if owner and owner ~= id then
-      local o = call('HMGET', P .. 'job:' .. owner, 'state', 'dedup')
-      if taken[j[4]] or (o[1] and o[2] == j[4] and o[1] ~= 'done' and o[1] ~= 'failed' and o[1] ~= 'cancelled') then
-        word, more = 'DUPLICATE', owner
-      end
-    end
-    if word == 'REQUEUED' then
-      if j[4] then taken[j[4]] = id end
-      seen[id] = true
-      todo[#todo + 1] = {id, j, more}
+    call('ZCARD', P .. 'ready:' .. j[4])
+    local owner = opt.dedup and live_owner(opt.dedup, id)
+    if owner then
+      word, more = 'DUPLICATE', owner
+    else
+      if opt.dedup then taken[opt.dedup] = id end
+      seen[id] = more
+      todo[#todo + 1] = {id, j, more, opt}
     end
   end
-  out[#out + 1], out[#out + 2] = word, more
+  out[#out + 1] = word
+  out[#out + 1] = more
 end
-call('ZCARD', DEAD) call('ZCARD', RECENT)
+call('ZCARD', DEAD)
 for i, w in ipairs(todo) do
-  local id, j, generation = w[1], w[2], w[3]
-  call('ZREM', DEAD, id) call('ZREM', RECENT, id)
+  local id, j, generation, opt = w[1], w[2], w[3], w[4]
+  call('ZREM', DEAD, id)
   if j then
-    local key, score = P .. 'job:' .. id, int(us + i - (tonumber(j[8]) or 0) * 60000000)
+    local key, score = JOB .. id, int(us + i - (tonumber(opt.priority) or 0) * 60000000)
     call('HDEL', key, 'attempts', 'crashes', 'releases', 'reason', 'finished_at', 'result', 'cancel', 'cancel_request',
       'cancelled_from', 'progress', 'due_at', 'claimed_at', 'worker')
     call('HSET', key, 'state', 'queued', 'generation', generation, 'requeue_request', request, 'nonce', '',
-      'score', score, 'requeued_at', int(now), 'updated_at', int(now))
+      'score', score, 'requeued_at', now, 'updated_at', now)
     call('PERSIST', key)
-    if j[4] then call('SET', P .. 'dedup:' .. j[4], id) end
-    call('ZADD', P .. 'ready:' .. j[5], score, id)
-    ring(j[5])
-    count('requeued:' .. j[6])
-    emit('requeued', id, j[6], '', '', '0', '', 'generation ' .. generation, j[7])
+    if opt.dedup then call('SET', P .. 'dedup:' .. opt.dedup, id) end
+    call('ZADD', P .. 'ready:' .. j[4], score, id)
+    ring(j[4])
+    count('requeued', j[5])
+    emit('requeued', id, j[5], '', '', '0', 'generation ' .. generation, opt.resource)
   end
 end
 if #todo > 0 then commit(false) end

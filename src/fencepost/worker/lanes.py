@@ -115,7 +115,7 @@ class Lanes:
                 for one in outcomes:
                     await self._exchange(name, [one], 0)
             elif outcomes:
-                emit(_log, logging.ERROR, "outcome_dropped", job_id=outcomes[0].run.job_id, word=outcomes[0].word)
+                emit(_log, logging.ERROR, "outcome_dropped", job_id=outcomes[0].job_id, word=outcomes[0].word)
             else:
                 await asyncio.sleep(1.0)
             return 0
@@ -145,8 +145,8 @@ class Lanes:
             if word != "OK" and word != "REPLAY":
                 self._worker.refused += 1
                 emit(
-                    _log, logging.WARNING, "refused_stale", job_id=outcome.run.job_id, verb=outcome.word.lower(),
-                    answer=word.lower(), fencing_token=outcome.run.token, newest_token=newest,
+                    _log, logging.WARNING, "refused_stale", job_id=outcome.job_id, verb=outcome.word.lower(),
+                    answer=word.lower(), fencing_token=outcome.token, newest_token=newest,
                 )  # fmt: skip
 
     async def _watch(self) -> None:

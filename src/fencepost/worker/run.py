@@ -29,19 +29,13 @@ class Run:
     __slots__ = (
         "_checkpoint",
         "_link",
-        "attempt",
         "cancel_reason",
-        "crashes",
-        "created_at",
+        "claimed",
         "deadline_s",
         "handler",
         "job_id",
-        "key",
-        "kind",
         "nonce",
-        "queue",
         "reported_at_s",
-        "resource",
         "started_s",
         "task",
         "timeout_at_s",
@@ -50,9 +44,8 @@ class Run:
     )
 
     def __init__(self, claimed: Claimed, handler: Any, link: Link, worker_id: str, deadline_s: float) -> None:
-        self.job_id, self.kind, self.queue, _, token, self.attempt, self.crashes = claimed[:7]
-        self._checkpoint, self.resource, self.created_at, self.nonce = claimed[8:]
-        self.key = RunKey(self.job_id, token, self.nonce)
+        self.claimed, self.job_id, self.nonce = claimed, claimed.job_id, claimed.nonce
+        self._checkpoint = claimed.checkpoint
         self.handler, self._link, self.worker_id, self.deadline_s = handler, link, worker_id, deadline_s
         self.why, self.cancel_reason = "", ""
         self.started_s = boottime_s()
@@ -65,7 +58,31 @@ class Run:
 
     @property
     def token(self) -> int:
-        return int(self.key.token)
+        return int(self.claimed.token)
+
+    @property
+    def kind(self) -> str:
+        return self.claimed.kind
+
+    @property
+    def queue(self) -> str:
+        return self.claimed.queue
+
+    @property
+    def attempt(self) -> int:
+        return self.claimed.attempt
+
+    @property
+    def crashes(self) -> int:
+        return self.claimed.crashes
+
+    @property
+    def resource(self) -> str:
+        return self.claimed.resource
+
+    @property
+    def key(self) -> RunKey:
+        return self.claimed.key
 
     def check(self) -> None:
         """Raise LeaseLost when this run has to stop: lease lost or run out, cancelled, timed out, shut down.

@@ -10,10 +10,10 @@ from fencepost.codec import encode_result_safely, error_text
 from fencepost.errors import PayloadUndecodable
 from fencepost.log import emit
 from fencepost.retry import RetryPolicy, Snooze, decide
-from fencepost.store import Claimed, Outcome, RunKey
+from fencepost.store import Claimed, Outcome
 from fencepost.worker.run import GONE, Run
 
-__all__ = ["TimedOut", "of_error", "of_stopped", "of_undecodable", "of_unknown_kind", "of_value"]
+__all__ = ["TimedOut", "handed_back", "of_error", "of_stopped", "of_undecodable", "of_unknown_kind", "of_value"]
 
 _log = logging.getLogger("fencepost.worker")
 _UNKNOWN_KIND_DELAY_MS: Final = 5_000
@@ -24,16 +24,20 @@ class TimedOut(Exception):
     """A run took longer than its kind's timeout. Judged by the retry policy like any other error."""
 
 
+def _outcome(claimed: Claimed, word: str, values: tuple[Any, ...]) -> Outcome:
+    return Outcome(claimed.job_id, claimed.token, claimed.nonce, word, values)
+
+
 def of_value(run: Run, value: Any) -> Outcome:
     """The handler returned."""
     if value is None:
-        return Outcome(run.key, "DONE", ("",))
+        return _outcome(run.claimed, "DONE", ("",))
     if isinstance(value, Snooze):
-        return Outcome(run.key, "RELEASE", (round(value.seconds * 1000), "snooze"))
+        return _outcome(run.claimed, "RELEASE", (round(value.seconds * 1000), "snooze"))
     raw, problem = encode_result_safely(value, run.kind)
     if problem:
         emit(_log, logging.WARNING, "result_replaced", job_id=run.job_id, kind=run.kind, problem=problem)
-    return Outcome(run.key, "DONE", (raw or "",))
+    return _outcome(run.claimed, "DONE", (raw or "",))
 
 
 def of_error(run: Run, error: BaseException) -> Outcome:
@@ -46,12 +50,12 @@ def of_error(run: Run, error: BaseException) -> Outcome:
             _log, logging.INFO, "retry_scheduled", job_id=run.job_id, kind=run.kind, attempt=run.attempt,
             fencing_token=run.token, delay_ms=verdict.delay_ms, error=name,
         )  # fmt: skip
-        return Outcome(run.key, "RETRY", (verdict.delay_ms, name, text))
+        return _outcome(run.claimed, "RETRY", (verdict.delay_ms, name, text))
     emit(
         _log, logging.ERROR, "failed", job_id=run.job_id, kind=run.kind, attempt=run.attempt,
         fencing_token=run.token, reason=verdict.reason, error=name, message=str(error)[:200],
     )  # fmt: skip
-    return Outcome(run.key, "BURY", (verdict.reason, name, text))
+    return _outcome(run.claimed, "BURY", (verdict.reason, name, text))
 
 
 def of_stopped(run: Run) -> Outcome | None:
@@ -59,25 +63,28 @@ def of_stopped(run: Run) -> Outcome | None:
     if run.why in GONE:
         return None
     if run.why == "cancelled":
-        return Outcome(run.key, "CANCEL", (run.cancel_reason or "cancelled",))
+        return _outcome(run.claimed, "CANCEL", (run.cancel_reason or "cancelled",))
     if run.why == "shutdown":
-        return Outcome(run.key, "RELEASE", (0, "shutdown"))
+        return handed_back(run)
     timeout_s = run.handler.settings.timeout_s
     return of_error(run, TimedOut(f"{run.kind} ran for longer than its timeout of {timeout_s:g} s"))
 
 
-def of_unknown_kind(claimed: Claimed, known: list[str], server_ms: int) -> Outcome:
-    """No handler here: back with a delay, another worker may know it; dead letter after a day."""
-    key = RunKey(claimed.job_id, claimed.token, claimed.nonce)
-    if server_ms - claimed.created_at > _UNKNOWN_KIND_GIVE_UP_MS:
+def handed_back(run: Run) -> Outcome:
+    """The worker goes: the job is queued again at once, at its old place, no attempt charged."""
+    return _outcome(run.claimed, "RELEASE", (0, "shutdown"))
+
+
+def of_unknown_kind(claimed: Claimed, known: list[str], age_ms: int) -> Outcome:
+    """No handler here: back with a delay, another worker may know it; dead letter after a day. age_ms: of the job."""
+    if age_ms > _UNKNOWN_KIND_GIVE_UP_MS:
         text = f"no worker knew the kind {claimed.kind!r} for a day; this one knows: {', '.join(known)}"
-        return Outcome(key, "BURY", ("unknown_kind", "UnknownKind", text))
+        return _outcome(claimed, "BURY", ("unknown_kind", "UnknownKind", text))
     emit(_log, logging.WARNING, "unknown_kind", job_id=claimed.job_id, kind=claimed.kind, queue=claimed.queue)
-    return Outcome(key, "RELEASE", (_UNKNOWN_KIND_DELAY_MS, "unknown_kind"))
+    return _outcome(claimed, "RELEASE", (_UNKNOWN_KIND_DELAY_MS, "unknown_kind"))
 
 
 def of_undecodable(claimed: Claimed, error: PayloadUndecodable) -> Outcome:
     """The payload does not fit the handler; trying again cannot help. The raw bytes stay with the job."""
-    key = RunKey(claimed.job_id, claimed.token, claimed.nonce)
     emit(_log, logging.ERROR, "failed", job_id=claimed.job_id, kind=claimed.kind, reason="decode_error")
-    return Outcome(key, "BURY", ("decode_error", type(error).__name__, str(error)))
+    return _outcome(claimed, "BURY", ("decode_error", type(error).__name__, str(error)))

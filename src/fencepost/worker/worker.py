@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from fencepost.clock import boottime_s, worker_identity
+from fencepost.clock import boottime_s, born_ms, worker_identity
 from fencepost.driver import AsyncDriver
 from fencepost.errors import ConfigurationError, PayloadUndecodable
 from fencepost.keys import check_queue
@@ -146,7 +146,7 @@ class Worker:
         while any(run.task is not None for run in self.runs.values()) and boottime_s() < patience:
             await asyncio.sleep(0.01)
         for run in list(self.runs.values()):  # threads, and handlers that swallow their cancellation: the process ends
-            self._ended(run, None if run.why in GONE else Outcome(run.key, "RELEASE", (0, "shutdown")))
+            self._ended(run, None if run.why in GONE else settle.handed_back(run))
         self.lanes.kick_all()
         if lanes:
             await asyncio.wait(lanes, timeout=max(2.0, min(self.grace_s, 10.0)))
@@ -179,7 +179,7 @@ class Worker:
         """Start the handler of a claimed job. Returns the slots it took: 0 where its outcome is known at once."""
         handler = self.app.handlers.get(claimed.kind)
         if handler is None:
-            self.outcomes.append(settle.of_unknown_kind(claimed, sorted(self.app.handlers), server_ms))
+            self.outcomes.append(settle.of_unknown_kind(claimed, sorted(self.app.handlers), server_ms - born_ms(claimed.job_id)))
             return 0
         try:
             arguments = handler.codec.decode(claimed.payload)

@@ -1,0 +1,19 @@
+-- _check: may this run write? Needs _begin.
+-- j: what HMGET read of the job, with state, token, nonce first. until_ms: its lease deadline, or false.
+-- Returns OK '' | STALE newest_token | EXPIRED '' (the lease ran out, nobody else has claimed the job yet) | GONE ''
+local function check(j, tok, nonce, until_ms)
+  local state = j[1]
+  if state == 'processing' and j[3] == nonce and j[2] == tok then
+    if in_grace or (until_ms and tonumber(until_ms) > now) then return 'OK', '' end
+    return 'EXPIRED', ''
+  end
+  if not state then return 'GONE', '' end
+  if j[3] == '' and (state == 'queued' or state == 'waiting' or state == 'scheduled') then return 'EXPIRED', '' end
+  return 'STALE', j[2] or '0'
+end
+-- A refusal is counted and told; the job is not touched.
+local function refuse(verb, word, newest, id, kind, tok, nonce, resource)
+  count('refused', verb)
+  emit('refused_stale', id, kind, tok, nonce, '',
+    verb .. ' ' .. string.lower(word) .. (newest ~= '' and ' newest ' .. newest or ''), resource)
+end
