@@ -57,7 +57,7 @@ class Fencepost:
 
     def __init__(
         self,
-        redis: str | redis.Redis | redis.asyncio.Redis[Any] = "redis://localhost:6379/0",
+        redis: str | redis.Redis | redis.asyncio.Redis = "redis://localhost:6379/0",
         *,
         namespace: str = "fencepost",
         lease: _Length = 30.0,
@@ -125,7 +125,7 @@ class Fencepost:
             if isinstance(rule, str):
                 rule = ResourceRule(rule, limit, on_busy, ordered)
             settings = HandlerSettings(
-                kind=kind or getattr(function, "__name__", ""),
+                kind=kind or str(getattr(function, "__name__", "")),
                 queue=queue,
                 resource=rule,
                 timeout_s=parse_duration_s(timeout, "timeout"),

@@ -31,6 +31,11 @@ NOT_EXECUTED: Final = (
     "OOM",
 )  # fmt: skip
 _AWAY: Final = (OSError, redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, asyncio.IncompleteReadError)
+# What is taken over from a URL or a client: where to connect and as whom. All else is set here.
+_KEPT: Final = frozenset(
+    {"host", "port", "path", "db", "username", "password", "client_name", "credential_provider"}
+    | {"socket_keepalive", "socket_keepalive_options"}
+)
 _FIRST_WAIT_S: Final = 0.02
 _LONGEST_WAIT_S: Final = 1.0
 
@@ -62,11 +67,8 @@ class _Pause(float):
 def _converse(call: Call[T], give_up_s: float) -> Generator[tuple[Any, ...] | _Pause, Any, T]:
     """The life of one call, without I/O: yields commands to send and pauses to make, returns the parsed reply."""
     script, started, wait_s, executed = call.script, time.monotonic(), _FIRST_WAIT_S, False
-    command: tuple[Any, ...]
-    if script is None:
-        command = tuple(call.args)
-    else:
-        command = ("EVALSHA", script.sha, len(call.keys), *call.keys, *call.args)
+    head: tuple[Any, ...] = () if script is None else ("EVALSHA", script.sha, len(call.keys), *call.keys)
+    command = (*head, *call.args)
     while True:
         try:
             return call.parse((yield command))
@@ -110,7 +112,7 @@ def _code(error: ResponseError) -> str:
 class Connections:
     """Makes connections with settings of our own: driver retries off, RESP2, bytes in and out, explicit timeouts."""
 
-    def __init__(self, source: str | redis.Redis | redis.asyncio.Redis[Any], timeout_s: float = 5.0) -> None:
+    def __init__(self, source: str | redis.Redis | redis.asyncio.Redis, timeout_s: float = 5.0) -> None:
         if isinstance(source, str):
             self._from_url(source)
         elif isinstance(source, redis.Redis | redis.asyncio.Redis):
@@ -120,15 +122,9 @@ class Connections:
             raise ConfigurationError(
                 "redis", f"cannot connect by a {type(source).__name__}", "Give a URL or a redis.Redis client."
             )
-        wanted = (
-            "host port path db username password client_name credential_provider socket_keepalive "
-            "socket_keepalive_options"
-        ).split()
         self._options = {
-            name: value
-            for name, value in self._options.items()
-            if name in wanted or name.startswith("ssl_")
-        }  # fmt: skip
+            name: value for name, value in self._options.items() if name in _KEPT or name.startswith("ssl_")
+        }
         self.timeout_s = timeout_s
 
     def _from_url(self, url: str) -> None:
@@ -161,11 +157,11 @@ class Connections:
             health_check_interval=0,
         )
 
-    def make_async(self, timeout_s: float | None = None) -> redis.asyncio.Connection:
-        return self._made(redis.asyncio.connection, redis.asyncio.retry.Retry, timeout_s)  # type: ignore[no-any-return]
+    def make_async(self, timeout_s: float | None = None) -> Any:
+        return self._made(redis.asyncio.connection, redis.asyncio.retry.Retry, timeout_s)
 
-    def make_sync(self, timeout_s: float | None = None) -> redis.Connection:
-        return self._made(redis.connection, redis.retry.Retry, timeout_s)  # type: ignore[no-any-return]
+    def make_sync(self, timeout_s: float | None = None) -> Any:
+        return self._made(redis.connection, redis.retry.Retry, timeout_s)
 
 
 class AsyncDriver:
@@ -174,7 +170,8 @@ class AsyncDriver:
 
     def __init__(self, connections: Connections, *, give_up_s: float = 15.0) -> None:
         self._connections, self.give_up_s = connections, give_up_s
-        self._free: list[redis.asyncio.Connection] = []
+        self._free: list[Any] = []
+        self._waiters: list[Any] = []
         self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
         self.round_trips = 0
 
@@ -198,14 +195,14 @@ class AsyncDriver:
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
 
-    def _take(self) -> redis.asyncio.Connection:
+    def _settle_in(self) -> None:
         home = (os.getpid(), asyncio.get_running_loop())
         if self._home != home:  # another loop, or a forked child: the sockets of the old one are not ours
-            self._free, self._home = [], home
-        return self._free.pop() if self._free else self._connections.make_async()
+            self._free, self._waiters, self._home = [], [], home
 
     async def _send(self, command: tuple[Any, ...]) -> Any:
-        connection = self._take()
+        self._settle_in()
+        connection = self._free.pop() if self._free else self._connections.make_async()
         try:
             if not connection.is_connected:
                 try:
@@ -227,12 +224,13 @@ class AsyncDriver:
     async def wait(self, keys: list[str], timeout_s: float) -> bool:
         """Block until something is pushed to one of the lists, at most timeout_s. Only a hint: True may be stale,
         and False also stands for a server that is away (after a pause)."""
-        connection = self._connections.make_async(timeout_s + 5.0) if not self._waiting else self._waiting.pop()
+        self._settle_in()
+        connection = self._waiters.pop() if self._waiters else self._connections.make_async()
         try:
             if not connection.is_connected:
                 await connection.connect()
             await connection.send_command("BLPOP", *keys, f"{timeout_s:.3f}", check_health=False)
-            reply = await connection.read_response()
+            reply = await connection.read_response(timeout=timeout_s + 5.0)
         except (*_AWAY, ResponseError):
             await connection.disconnect(nowait=True)
             await asyncio.sleep(min(0.2, timeout_s))
@@ -240,22 +238,14 @@ class AsyncDriver:
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
-        self._waiting.append(connection)
+        self._waiters.append(connection)
         return reply is not None
-
-    @property
-    def _waiting(self) -> list[redis.asyncio.Connection]:
-        home = (os.getpid(), asyncio.get_running_loop())
-        if getattr(self, "_waiting_home", None) != home:
-            self._waiting_home, self._waiting_list = home, []
-        return self._waiting_list
 
     async def close(self) -> None:
         """Close every idle connection of this loop."""
-        idle = self._free + (self._waiting_list if hasattr(self, "_waiting_list") else [])
-        self._free, self._waiting_list = [], []
-        if self._home is not None and self._home[1] is not asyncio.get_running_loop():
-            return
+        self._settle_in()
+        idle = self._free + self._waiters
+        self._free, self._waiters = [], []
         for connection in idle:
             await connection.disconnect()
 
@@ -266,7 +256,7 @@ class SyncDriver:
     def __init__(self, connections: Connections, *, give_up_s: float = 15.0, timeout_s: float | None = None) -> None:
         self._connections, self.give_up_s, self._timeout_s = connections, give_up_s, timeout_s
         self._local = threading.local()
-        self._open: list[redis.Connection] = []
+        self._open: list[Any] = []
         self._pid = os.getpid()
 
     def run(self, call: Call[T], give_up_s: float | None = None) -> T:
@@ -304,7 +294,7 @@ class SyncDriver:
     def _send(self, command: tuple[Any, ...]) -> Any:
         if self._pid != os.getpid():  # a forked child: the parent's sockets are not ours
             self._local, self._open, self._pid = threading.local(), [], os.getpid()
-        connection: redis.Connection | None = getattr(self._local, "connection", None)
+        connection: Any = getattr(self._local, "connection", None)
         if connection is None:
             connection = self._connections.make_sync(self._timeout_s)
             self._local.connection = connection

@@ -91,7 +91,9 @@ class Lease:
             while not self._granted(await driver.run(self._ask())):
                 await driver.wait([self._store.keys.grant(self._nonce)], self._pause_s())
         except RedisUnavailable:
-            self._open_or_raise()
+            if self._policy == "fail_closed":
+                raise
+            self._tell_open()
         except asyncio.CancelledError:
             await asyncio.shield(driver.run(self._leave(), 2.0))
             raise
@@ -104,7 +106,9 @@ class Lease:
             while not self._granted(driver.run(self._ask())):
                 driver.wait([self._store.keys.grant(self._nonce)], self._pause_s())
         except RedisUnavailable:
-            self._open_or_raise()
+            if self._policy == "fail_closed":
+                raise
+            self._tell_open()
         return self
 
     def _begin(self) -> None:
@@ -144,9 +148,7 @@ class Lease:
             return False
         raise ResourceBusy(self.name, detail if word == "BUSY" else "others in line")
 
-    def _open_or_raise(self) -> None:
-        if self._policy == "fail_closed":
-            raise  # noqa: PLE0704: called from an except block only
+    def _tell_open(self) -> None:
         emit(_log, logging.WARNING, "lease_failed_open", resource=self.name, owner=self.owner)
 
     # -- holding ------------------------------------------------------------------------------------------
@@ -173,7 +175,9 @@ class Lease:
         if self.lost or not self.held or self._stop.is_set():
             return
         self.lost = why
-        emit(_log, logging.WARNING, "lease_lost", resource=self.name, owner=self.owner, fencing_token=self.token, why=why)
+        emit(
+            _log, logging.WARNING, "lease_lost", resource=self.name, owner=self.owner, fencing_token=self.token, why=why
+        )
         if self._on_lost is not None:
             self._on_lost(why)
 

@@ -17,7 +17,6 @@ from fencepost.keys import Keys
 from fencepost.scripts import load
 
 _DEFAULTS = JobSpec(id="", kind="")
-CLAIM_WIDTH = 10
 
 
 class RunKey(NamedTuple):
@@ -226,18 +225,29 @@ def _triples(reply: Any) -> list[tuple[str, str, str]]:
 
 
 def _served(reply: Any, nonce: str) -> Served:
-    flat, jobs = reply[3], []
-    for at in range(0, len(flat), CLAIM_WIDTH):
-        job_id, kind, queue, payload, token, attempt, resource, version, crashes, mark = flat[at : at + CLAIM_WIDTH]
-        if not job_id:  # a replay: this run has been settled or taken back since
+    """Read the answer of claim.lua and finish.lua. A blank id marks a run that was settled since: a replay skips it."""
+    flat, counts, more = reply[3], reply[4], reply[5]
+    queues = [queue for at in range(0, len(counts), 2) for queue in [counts[at].decode()] * counts[at + 1]]
+    extras = {more[at]: more[at + 1 : at + 5] for at in range(0, len(more), 5)}
+    jobs: list[Claimed] = []
+    for index, at in enumerate(range(0, len(flat), 5), 1):
+        job_id, kind, payload, token, attempt = flat[at : at + 5]
+        if not job_id:
             continue
-        run = f"{nonce}.{at // CLAIM_WIDTH + 1}"
-        first = job_id.decode(), kind.decode(), queue.decode(), payload, token.decode(), run, int(attempt)
-        if resource or version or crashes or mark:
-            jobs.append(Claimed(*first, int(crashes or 0), int(version or 1), mark, resource.decode()))
+        run = f"{nonce}.{index}"
+        if index in extras:
+            resource, version, crashes, mark = extras[index]
+            jobs.append(
+                Claimed(
+                    job_id.decode(), kind.decode(), queues[index - 1], payload, token.decode(), run, int(attempt),
+                    int(crashes or 0), int(version or 1), mark, resource.decode(),
+                )
+            )  # fmt: skip
         else:
-            jobs.append(Claimed(*first))
-    words = reply[4] if len(reply) > 4 else ()
+            jobs.append(
+                Claimed(job_id.decode(), kind.decode(), queues[index - 1], payload, token.decode(), run, attempt)
+            )
+    words = reply[6] if len(reply) > 6 else ()
     replies = [(words[i].decode(), words[i + 1].decode()) for i in range(0, len(words), 2)]
     return Served(int(reply[1]), int(reply[2]) / 1000 if reply[2] else None, jobs, replies)
 

@@ -1,9 +1,11 @@
 -- _claim: hand out up to n ready jobs, each with a new token, a nonce and a lease.
--- ready: list of {queue, most, key} in the order to serve. Returns a flat list, see claim.lua.
+-- ready: list of {queue, most, key} in the order to serve. Returns the three lists of claim.lua and the number of runs.
+local jobs, queues, extras = {}, {}, {}
 -- A run that is not the first, or has options: the values that plain first runs do without.
-local function more_of(key, attempts, opt)
-  local old = attempts and call('HMGET', key, 'crashes', 'checkpoint') or {}
-  return opt.resource or '', opt.version or '', old[1] or '', old[2] or ''
+local function add_extras(index, key, attempts, opt)
+  local old, n = attempts and call('HMGET', key, 'crashes', 'checkpoint') or {}, #extras
+  extras[n + 1], extras[n + 2], extras[n + 3] = index, opt.resource or '', opt.version or ''
+  extras[n + 4], extras[n + 5] = old[1] or '', old[2] or ''
 end
 -- The declared behaviour of a job whose resource is taken. No attempt is charged.
 local function busy(id, key, kind, queue, attempts, opt)
@@ -38,7 +40,7 @@ local function taken_places(slots)
   return n
 end
 local function claim(n, nonce, worker, lease_ms, ready, budget)
-  local out, at, taken, deadline = {}, 0, 0, now + lease_ms
+  local at, taken, deadline, now_text = 0, 0, int(now + lease_ms), int(now)
   for _, q in ipairs(ready) do
     local queue, most, rkey, got = q[1], q[2], q[3], 0
     while taken < n and got < most and budget > 0 do
@@ -46,10 +48,11 @@ local function claim(n, nonce, worker, lease_ms, ready, budget)
       local ids = call('ZRANGE', rkey, 0, want - 1)
       if #ids == 0 then break end
       budget = budget - #ids
-      local jobs, opts, leases, l = {}, {}, {}, 0
+      local found, opts, keys, leases, l = {}, {}, {}, {}, 0
       for i, id in ipairs(ids) do
-        local j = call('HMGET', JOB .. id, 'state', 'kind', 'payload', 'attempts', 'opts')
-        jobs[i] = j
+        local key = JOB .. id
+        local j = call('HMGET', key, 'state', 'kind', 'payload', 'attempts', 'opts')
+        found[i], keys[i] = j, key
         if j[5] then
           opts[i] = options(j[5])
           if opts[i].resource then call('ZCARD', P .. 'slots:' .. opts[i].resource) end -- a wrong type fails here
@@ -57,7 +60,7 @@ local function claim(n, nonce, worker, lease_ms, ready, budget)
       end
       call('ZREMRANGEBYRANK', rkey, 0, #ids - 1)
       for i, id in ipairs(ids) do
-        local j, opt, key, free = jobs[i], opts[i], JOB .. id, true
+        local j, opt, key, free = found[i], opts[i], keys[i], true
         local slots = opt and opt.resource and P .. 'slots:' .. opt.resource
         if slots and taken_places(slots) >= (tonumber(opt.limit) or 1) then free = call('ZSCORE', slots, '=' .. id) end
         if j[1] ~= 'queued' then
@@ -68,7 +71,7 @@ local function claim(n, nonce, worker, lease_ms, ready, budget)
           taken, got = taken + 1, got + 1
           local run, tok, attempt, kind = nonce .. '.' .. taken, mint(), (j[4] or 0) + 1, j[2]
           call('HSET', key, 'state', 'processing', 'token', tok, 'nonce', run, 'worker', worker, 'attempts', attempt,
-            'claimed_at', now)
+            'claimed_at', now_text)
           if slots then
             if call('ZREM', LEASES, '=' .. id) == 1 then call('ZREM', slots, '=' .. id) end
             call('ZADD', slots, deadline, run)
@@ -78,17 +81,17 @@ local function claim(n, nonce, worker, lease_ms, ready, budget)
           told = told + 1
           lines[told] = 'acquired\t' .. id .. '\t' .. kind .. '\t' .. tok .. '\t' .. run .. '\t' .. attempt
             .. (slots and '\t\t' .. opt.resource or '\t\t')
-          out[at + 1], out[at + 2], out[at + 3], out[at + 4], out[at + 5], out[at + 6] = id, kind, queue, j[3] or '', tok, attempt
-          if opt or j[4] then
-            out[at + 7], out[at + 8], out[at + 9], out[at + 10] = more_of(key, j[4], opt or {})
-          else
-            out[at + 7], out[at + 8], out[at + 9], out[at + 10] = '', '', '', ''
-          end
-          at = at + 10
+          jobs[at + 1], jobs[at + 2], jobs[at + 3], jobs[at + 4], jobs[at + 5] = id, kind, j[3] or '', tok, attempt
+          at = at + 5
+          if opt or j[4] then add_extras(taken, key, j[4], opt or {}) end
         end
       end
       if l > 0 then call('ZADD', LEASES, unpack(leases)) end
     end
+    if got > 0 then
+      queues[#queues + 1] = queue
+      queues[#queues + 1] = got
+    end
   end
-  return out, taken
+  return taken
 end

@@ -14,29 +14,32 @@ local last = call('HGET', WORKER, lane)
 if upkeep then call('ZCARD', WORKERS) end
 
 local function replay() -- the same call again: hand out the same runs, as far as they still are ours
-  local out, i = {}, 0
+  local i = 0
   for id in string.gmatch(sub(last, #nonce + 2), '%S+') do
     i = i + 1
-    local key = JOB .. id
+    local key, p = JOB .. id, #jobs
     local j = call('HMGET', key, 'state', 'kind', 'payload', 'attempts', 'opts', 'nonce', 'token', 'queue')
-    local p = #out
     if j[6] == nonce .. '.' .. i and j[1] == 'processing' then
-      out[p + 1], out[p + 2], out[p + 3], out[p + 4], out[p + 5], out[p + 6] = id, j[2], j[8], j[3] or '', j[7], j[4]
-      out[p + 7], out[p + 8], out[p + 9], out[p + 10] = more_of(key, true, options(j[5]))
+      jobs[p + 1], jobs[p + 2], jobs[p + 3], jobs[p + 4], jobs[p + 5] = id, j[2], j[3] or '', j[7], j[4]
+      add_extras(i, key, true, options(j[5]))
     else -- keeps the numbering of the nonces
-      for k = 1, 10 do out[p + k] = '' end
+      for k = 1, 5 do jobs[p + k] = '' end
     end
+    queues[#queues + 1] = j[8] or ''
+    queues[#queues + 1] = 1
   end
-  return out
 end
+-- Returns the end of the answer: next_due_in_ms jobs queues extras.
 local function serve()
-  if n > 0 and last and sub(last, 1, #nonce + 1) == nonce .. ' ' then return replay(), '' end
+  if n > 0 and last and sub(last, 1, #nonce + 1) == nonce .. ' ' then
+    replay()
+    return '', jobs, queues, extras
+  end
   sweep(n > 0 and 100 or 200)
-  local out, taken = {}, 0
-  if n > 0 then out, taken = claim(n, nonce, worker, lease_ms, ready, n + 200) end
+  local taken = n > 0 and claim(n, nonce, worker, lease_ms, ready, n + 200) or 0
   if taken > 0 then
     local ids = {nonce}
-    for i = 1, taken do ids[i + 1] = out[i * 10 - 9] end
+    for i = 1, taken do ids[i + 1] = jobs[i * 5 - 4] end
     call('HSET', WORKER, lane, table.concat(ids, ' '))
     if not last then call('PEXPIRE', WORKER, lease_ms * 10 + 60000) end
   end
@@ -56,5 +59,5 @@ local function serve()
   end
   commit(true)
   wake()
-  return out, due
+  return due, jobs, queues, extras
 end

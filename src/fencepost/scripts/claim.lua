@@ -4,13 +4,14 @@
 -- KEYS: meta events stats leases later dead recent worker workers ready...
 -- ARGV: worker lane nonce n lease_ms upkeep queues (queue most)...
 --       nonce: of this call; run i gets the nonce "<nonce>.<i>". upkeep: text about the worker, or ''.
--- RETURNS: OK now_ms next_due_in_ms jobs; jobs is flat, 10 values each:
---          id kind queue payload token attempt resource version crashes checkpoint
+-- RETURNS: OK now_ms next_due_in_ms jobs queues extras
+--          jobs: flat, 5 values each: id kind payload token attempt
+--          queues: flat: queue count, for the jobs in their order
+--          extras: flat, for jobs that are not plain first runs: index resource version crashes checkpoint
 -- TWICE: the same worker, lane and nonce get the same runs again; nothing is claimed anew.
 --- @include _begin
 --- @include _end
 --- @include _sweep
 --- @include _claim
 --- @include _serve
-local jobs, due = serve()
-return {'OK', int(now), due, jobs}
+return {'OK', int(now), serve()}

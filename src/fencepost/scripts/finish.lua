@@ -4,7 +4,7 @@
 -- ARGV: as claim, then items: id token nonce word values...
 --       DONE result | RETRY delay_ms error_class error | BURY reason error_class error
 --       RELEASE delay_ms reason | CANCEL reason
--- RETURNS: OK now_ms next_due_in_ms jobs replies; jobs as claim; replies flat, 2 values an item:
+-- RETURNS: OK now_ms next_due_in_ms jobs queues extras replies; as claim, and replies flat, 2 values an item:
 --          OK '' | REPLAY '' | STALE newest_token | EXPIRED '' | GONE ''; see _check
 -- TWICE: a settled item answers REPLAY and changes nothing; the claims are replayed.
 --- @include _begin
@@ -25,7 +25,7 @@ while at <= last_arg do
   at = at + 4 + width
 end
 call('ZCARD', DEAD) call('ZCARD', LATER)
-local replies, jobs, seen = {}, {}, {}
+local replies, read, seen = {}, {}, {}
 local deadlines = #ids > 0 and call('ZMSCORE', LEASES, unpack(ids)) or {}
 for i, a in ipairs(items) do
   local id, tok, run, outcome = ARGV[a], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3]
@@ -39,7 +39,7 @@ for i, a in ipairs(items) do
       word, newest = 'REPLAY', ''
     end
   end
-  jobs[i], replies[2 * i - 1], replies[2 * i] = j, word, newest
+  read[i], replies[2 * i - 1], replies[2 * i] = j, word, newest
 end
 
 -- Back to its queue: after a failed attempt, or released with no attempt charged.
@@ -91,11 +91,11 @@ for i, a in ipairs(items) do
   local word = replies[2 * i - 1]
   if word == 'OK' then
     gone[#gone + 1] = ARGV[a]
-    settle(a, jobs[i])
+    settle(a, read[i])
   elseif word ~= 'REPLAY' then
-    refuse(string.lower(ARGV[a + 3]), word, replies[2 * i], ARGV[a], jobs[i][4], ARGV[a + 1], ARGV[a + 2])
+    refuse(string.lower(ARGV[a + 3]), word, replies[2 * i], ARGV[a], read[i][4], ARGV[a + 1], ARGV[a + 2])
   end
 end
 if #gone > 1 then call('ZREM', unpack(gone)) end
-local out, due = serve()
-return {'OK', int(now), due, out, replies}
+local due = serve()
+return {'OK', int(now), due, jobs, queues, extras, replies}

@@ -74,7 +74,9 @@ class Heartbeat(threading.Thread):
         try:
             answers = self._driver.run(call)
         except FencepostError as error:  # tried again at the next tick, until the local deadline of each run
-            emit(_log, logging.WARNING, "renew_failed", worker_id=self._worker_id, runs=len(runs), cause=str(error)[:200])
+            emit(
+                _log, logging.WARNING, "renew_failed", worker_id=self._worker_id, runs=len(runs), cause=str(error)[:200]
+            )
             return
         for run, answer in zip(runs, answers, strict=True):
             if answer.word in ("OK", "CANCEL"):
@@ -103,7 +105,14 @@ class Heartbeat(threading.Thread):
         elif not self._blocked_told:
             self._blocked_told = True
             kind = self._kind_on_loop()
-            emit(_log, logging.WARNING, "loop_blocked", worker_id=self._worker_id, kind=kind, for_ms=round(stood_s * 1000))
+            emit(
+                _log,
+                logging.WARNING,
+                "loop_blocked",
+                worker_id=self._worker_id,
+                kind=kind,
+                for_ms=round(stood_s * 1000),
+            )
 
     def _kind_on_loop(self) -> str:
         """The kind of the handler that keeps the event loop busy, as far as can be told from outside."""

@@ -37,7 +37,7 @@ class Lanes:
         self._worker, self._batch = worker, batch
         self._names = [f"lane{n}" for n in range(count)]
         self._sleepers: list[asyncio.Future[None]] = []
-        self.hungry, self.sweep, self.due_in_s = True, False, None
+        self.hungry, self.sweep = True, False
         self.in_flight = 0
         self._calm = asyncio.Event()
         self._upkeep_at = -math.inf

@@ -143,7 +143,9 @@ class Run:
     def _small(self, field: str, value: Any) -> bytes:
         raw = encode_result(value, self.kind) or b"null"
         if len(raw) > _SMALL:
-            raise ArgumentsRefused(self.kind, field, f"{len(raw)} bytes, {_SMALL} are allowed; store the data elsewhere")
+            raise ArgumentsRefused(
+                self.kind, field, f"{len(raw)} bytes, {_SMALL} are allowed; store the data elsewhere"
+            )
         return raw
 
     def _write(self, field: str, raw: bytes) -> Any:

@@ -9,7 +9,7 @@ import json
 import logging
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -71,12 +71,15 @@ class Worker:
         self.runs: dict[str, Run] = {}
         self.outcomes: list[Outcome] = []
         self.free, self.stopping, self.refused, self.ended = concurrency, False, 0, 0
-        self.about = json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "queues": [q for q, _ in self.queues]})
+        self.about = json.dumps(
+            {"host": socket.gethostname(), "pid": os.getpid(), "queues": [q for q, _ in self.queues]}
+        )
         lane_count = min(lanes, concurrency)
         self.lanes = Lanes(self, lane_count, -(-concurrency // lane_count))
         self._pool: ThreadPoolExecutor | None = None
         self._heartbeat: Heartbeat | None = None
         self._stop: asyncio.Event | None = None
+        self._quiet = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._scan_handle: asyncio.TimerHandle | None = None
 
@@ -136,15 +139,15 @@ class Worker:
 
     async def _drain(self, lanes: list[asyncio.Task[None]]) -> None:
         self.lanes.kick_all()
-        end = boottime_s() + self.grace_s
-        while self.runs and boottime_s() < end:
-            await asyncio.sleep(0.02)
-            end = min(end, boottime_s() + self.grace_s)
+        began = boottime_s()
+        while self.runs and boottime_s() - began < self.grace_s:  # stop(now=True) may end the grace at any time
+            self._quiet.clear()
+            await _within(self._quiet.wait(), min(0.1, self.grace_s))
         for run in list(self.runs.values()):
             self.lose(run, "shutdown")
-        patience = boottime_s() + 2.0
-        while any(run.task is not None for run in self.runs.values()) and boottime_s() < patience:
-            await asyncio.sleep(0.01)
+        tasks = [run.task for run in self.runs.values() if run.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=2.0)
         for run in list(self.runs.values()):  # threads, and handlers that swallow their cancellation: the process ends
             self._ended(run, None if run.why in GONE else settle.handed_back(run))
         self.lanes.kick_all()
@@ -179,7 +182,9 @@ class Worker:
         """Start the handler of a claimed job. Returns the slots it took: 0 where its outcome is known at once."""
         handler = self.app.handlers.get(claimed.kind)
         if handler is None:
-            self.outcomes.append(settle.of_unknown_kind(claimed, sorted(self.app.handlers), server_ms - born_ms(claimed.job_id)))
+            self.outcomes.append(
+                settle.of_unknown_kind(claimed, sorted(self.app.handlers), server_ms - born_ms(claimed.job_id))
+            )
             return 0
         try:
             arguments = handler.codec.decode(claimed.payload)
@@ -205,7 +210,7 @@ class Worker:
             else:
                 value = await handler.function(**arguments)
             outcome = settle.of_stopped(run) if run.why else settle.of_value(run, value)
-        except BaseException as error:  # noqa: BLE001: whatever a handler raises is an outcome, SystemExit too
+        except BaseException as error:  # noqa: BLE001  whatever a handler raises is an outcome, SystemExit too
             outcome = settle.of_stopped(run) if run.why else settle.of_error(run, error)
         self._ended(run, outcome)
 
@@ -223,7 +228,7 @@ class Worker:
         def work() -> None:
             try:
                 value, error = context.run(call), None
-            except BaseException as raised:  # noqa: BLE001: as above
+            except BaseException as raised:  # noqa: BLE001  as above
                 value, error = None, raised
             if not loop.is_closed():
                 loop.call_soon_threadsafe(self._thread_ended, run, value, error)
@@ -248,6 +253,8 @@ class Worker:
         self.ended += 1
         if outcome is not None:
             self.outcomes.append(outcome)
+        if self.stopping:
+            self._quiet.set()
         self.lanes.kick()
 
     def lose(self, run: Run, why: str) -> None:
@@ -287,6 +294,13 @@ class Worker:
         )  # fmt: skip
         if run.task is not None:
             run.task.cancel()  # it swallowed the first one
+
+
+async def _within(work: Awaitable[object], seconds: float) -> None:
+    try:
+        await asyncio.wait_for(work, seconds)
+    except TimeoutError:
+        return
 
 
 async def _first_failure(tasks: list[asyncio.Task[None]]) -> None:
