@@ -23,6 +23,12 @@ from redis.exceptions import NoScriptError, ResponseError
 from fencepost.errors import ConfigurationError, RedisUnavailable, ScriptError
 from fencepost.scripts import Script
 
+_pack_in_c: Callable[[Any], Any] | None
+try:  # the packer in C: the client library uses it for synchronous connections only
+    from hiredis import pack_command as _pack_in_c
+except ImportError:
+    _pack_in_c = None
+
 T = TypeVar("T")
 
 # The server said no before it did anything; the same call may succeed a moment later.
@@ -210,7 +216,8 @@ class AsyncDriver:
                 except _AWAY as error:
                     raise _NotSent(str(error)) from error
             self.round_trips += 1
-            await connection.send_packed_command(connection.pack_command(*command), check_health=False)
+            packed = connection.pack_command(*command) if _pack_in_c is None else _pack_in_c(command)
+            await connection.send_packed_command(packed, check_health=False)
             reply = await connection.read_response()
         except ResponseError:
             self._free.append(connection)

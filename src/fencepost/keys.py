@@ -60,7 +60,7 @@ ALL: Final[tuple[KeySpec, ...]] = (
     KeySpec("dead", "dead", "zset", "failed job ids; score = failed at, in ms", "requeue, purge, finish (by age)",
             "100,000 members and the retention of failed jobs", "never"),
     KeySpec("recent", "recent", "list", "ids of jobs that were done or cancelled, newest first",
-            "each script that ends a job", "10,000 entries", "never"),
+            "each script that ends a job", "11,000 entries", "never"),
     KeySpec("events", "events", "stream", "what happened, in order; entry id = sequence number of its last event",
             "trimmed by each script that writes it", "about 100,000 events", "never"),
     KeySpec("worker", "worker:{worker}", "hash", "one worker: host, pid, its last claims for replay", "its TTL",

@@ -39,12 +39,13 @@ def build_shim(cache: Path) -> Path | str:
 
 
 class OffsetFile:
-    """The shared eight bytes that say by how many microseconds the server's wall clock is ahead."""
+    """The shared bytes that say by how many microseconds the server's wall clock is ahead, and where it stands still
+    (microseconds since 1970; 0: it runs)."""
 
     def __init__(self, path: Path) -> None:
-        path.write_bytes(bytes(8))
+        path.write_bytes(bytes(16))
         with open(path, "r+b") as file:
-            self._page = mmap.mmap(file.fileno(), 8)
+            self._page = mmap.mmap(file.fileno(), 16)
         self.path = path
 
     @property
@@ -55,8 +56,46 @@ class OffsetFile:
     def us(self, value: int) -> None:
         struct.pack_into("=q", self._page, 0, value)
 
+    @property
+    def still_us(self) -> int:
+        return cast(int, struct.unpack_from("=q", self._page, 8)[0])
+
+    @still_us.setter
+    def still_us(self, value: int) -> None:
+        struct.pack_into("=q", self._page, 8, value)
+
     def close(self) -> None:
         self._page.close()
+
+
+class StoppedClock:
+    """The wall clock of a server of one's own, standing still: it moves only where a test says so, by whole ms.
+
+    To the ms, not to the µs: between two readings within a millisecond Valkey counts on by its own monotonic clock.
+    """
+
+    def __init__(self, client: redis.Redis, offset: OffsetFile) -> None:
+        self._client, self._offset = client, offset
+        offset.still_us = self._read_ms() * 1000
+        self.advance_ms(0)
+
+    @property
+    def now_ms(self) -> int:
+        return self._offset.still_us // 1000
+
+    def advance_ms(self, by: int) -> int:
+        """Move the clock, wait until the server goes by it, and return its new time in ms since 1970."""
+        target = self.now_ms + by
+        self._offset.still_us = target * 1000
+        give_up = time.monotonic() + 1.0
+        while self._read_ms() != target:
+            if time.monotonic() > give_up:
+                raise AssertionError(f"the server's clock did not go to {target}")
+        return target
+
+    def _read_ms(self) -> int:
+        seconds, us = self._client.time()
+        return int(seconds) * 1_000 + int(us) // 1_000
 
 
 class MovedClock:

@@ -1,6 +1,7 @@
-/* Moves the wall clock of one process by an offset that another process may change at any time.
+/* Moves the wall clock of one process by an offset that another process may change at any time, or stops it.
  *
- * LD_PRELOAD=clockshim.so CLOCKSHIM_FILE=<file of one int64: the offset in microseconds>
+ * LD_PRELOAD=clockshim.so CLOCKSHIM_FILE=<file of two int64: the offset in microseconds, and, unless it is 0, the
+ * instant at which the clock stands still, in microseconds since 1970>
  *
  * Only the real-time clock moves. The monotonic clock, on which the server's own timers run, stays as it is.
  */
@@ -14,8 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
-static const int64_t no_offset = 0;
-static const volatile int64_t *offset_us = &no_offset;
+static const int64_t nothing[2] = {0, 0};
+static const volatile int64_t *moved = nothing; /* the offset, the standstill */
 
 __attribute__((constructor)) static void map_offset(void)
 {
@@ -23,10 +24,10 @@ __attribute__((constructor)) static void map_offset(void)
     int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
     if (fd < 0)
         return;
-    void *page = mmap(NULL, sizeof(int64_t), PROT_READ, MAP_SHARED, fd, 0);
+    void *page = mmap(NULL, sizeof(nothing), PROT_READ, MAP_SHARED, fd, 0);
     close(fd);
     if (page != MAP_FAILED)
-        offset_us = page;
+        moved = page;
 }
 
 /* A system call, not the C library's function: this may run before the library can look up the next symbol. */
@@ -34,7 +35,12 @@ int clock_gettime(clockid_t which, struct timespec *out)
 {
     int failed = (int)syscall(SYS_clock_gettime, which, out);
     if (!failed && (which == CLOCK_REALTIME || which == CLOCK_REALTIME_COARSE)) {
-        int64_t us = *offset_us;
+        int64_t us = moved[0], still = moved[1];
+        if (still) {
+            out->tv_sec = still / 1000000;
+            out->tv_nsec = (still % 1000000) * 1000;
+            return 0;
+        }
         int64_t s = us / 1000000, ns = out->tv_nsec + (us % 1000000) * 1000;
         if (ns < 0) {
             ns += 1000000000;

@@ -26,26 +26,31 @@ def _text(raw: Any) -> Any:
         return raw
 
 
-def _value(client: redis.Redis, key: bytes, kind: str) -> Any:
-    raw: Any
+def _reading(kind: str) -> tuple[Any, ...]:
+    """The command that reads a whole key of this type, without the key."""
+    return {
+        "string": ("GET",),
+        "hash": ("HGETALL",),
+        "zset": ("ZRANGE", 0, -1, "WITHSCORES"),
+        "list": ("LRANGE", 0, -1),
+        "set": ("SMEMBERS",),
+        "stream": ("XRANGE", "-", "+"),
+    }.get(kind, ("TYPE",))
+
+
+def _value(raw: Any, kind: str) -> Any:
     match kind:
         case "string":
-            raw = client.get(key)
             return None if raw is None else _text(raw)
         case "hash":
-            raw = client.hgetall(key)
             return {_text(name): _text(value) for name, value in sorted(raw.items())}
         case "zset":
-            raw = client.zrange(key, 0, -1, withscores=True)
-            return [(_text(member), score) for member, score in raw]
+            return [(_text(member), float(score)) for member, score in raw]
         case "list":
-            raw = client.lrange(key, 0, -1)
             return [_text(item) for item in raw]
         case "set":
-            raw = client.smembers(key)
             return sorted(map(_text, raw), key=repr)
         case "stream":
-            raw = client.xrange(key)
             return [(_text(entry), {_text(k): _text(v) for k, v in fields.items()}) for entry, fields in raw]
     return f"(a {kind})"
 
@@ -61,14 +66,22 @@ def dump(client: redis.Redis, namespace: str) -> dict[str, Stored]:
     TTLs enter as present or absent, so a state can be compared across a moved clock.
     """
     prefix = f"{{{namespace}:0}}:"
-    state = {}
-    for key in keys_of(client, namespace):
-        kind = _text(client.type(key))
-        if kind != "none":
-            state[key.decode(errors="backslashreplace").removeprefix(prefix)] = Stored(
-                kind, _value(client, key, kind), _ttl_ms(client, key) >= 0
-            )
-    return state
+    names = keys_of(client, namespace)
+    with client.pipeline(transaction=False) as pipe:
+        for key in names:
+            pipe.type(key)
+            pipe.pttl(key)
+        about = pipe.execute()
+        kinds = [_text(kind) for kind in about[::2]]
+        for key, kind in zip(names, kinds, strict=True):
+            command, *arguments = _reading(kind)
+            pipe.execute_command(command, key, *arguments, **({"withscores": True} if kind == "zset" else {}))
+        values = pipe.execute()
+    return {
+        key.decode(errors="backslashreplace").removeprefix(prefix): Stored(kind, _value(value, kind), ttl >= 0)
+        for key, kind, ttl, value in zip(names, kinds, about[1::2], values, strict=True)
+        if kind != "none"
+    }
 
 
 def digest(client: redis.Redis, keys: Iterable[str | bytes]) -> dict[str, str]:
@@ -101,7 +114,7 @@ def leaks(client: redis.Redis, namespace: str) -> list[str]:
             problems.append(f"{key}: not listed in fencepost.keys")
         elif (kind := _text(client.type(raw))) not in (spec.type, "none"):
             problems.append(f"{key}: a {kind}, listed as {spec.type}")
-        elif _ttl_ms(client, raw) == -1 and _needs_ttl(client, raw, spec.ttl):
+        elif spec.ttl != "never" and _ttl_ms(client, raw) == -1 and _needs_ttl(client, raw, spec.ttl):
             problems.append(f"{key}: has no TTL, listed with TTL {spec.ttl!r}")
     return problems
 

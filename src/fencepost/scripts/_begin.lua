@@ -72,8 +72,7 @@ local function commit(sweeping)
   end
   tally = {}
   if #recent > 0 then
-    call('LPUSH', RECENT, unpack(recent))
-    call('LTRIM', RECENT, 0, 9999)
+    if call('LPUSH', RECENT, unpack(recent)) > 11000 then call('LTRIM', RECENT, 0, 9999) end
     recent = {}
   end
   local n = #set

@@ -8,7 +8,8 @@ local function check(j, tok, nonce, until_ms)
     return 'EXPIRED', ''
   end
   if not state then return 'GONE', '' end
-  if j[3] == '' and (state == 'queued' or state == 'waiting' or state == 'scheduled') then return 'EXPIRED', '' end
+  local unheld = not j[3] or j[3] == '' -- taken back, or never claimed as far as a rewound server knows
+  if unheld and (state == 'queued' or state == 'waiting' or state == 'scheduled') then return 'EXPIRED', '' end
   return 'STALE', j[2] or '0'
 end
 -- A refusal is counted and told; the job is not touched.

@@ -11,6 +11,7 @@ for i = 1, tonumber(ARGV[7]) do
   at = at + 2
 end
 local last = call('HGET', WORKER, lane)
+call('ZCARD', LATER)
 if upkeep then call('ZCARD', WORKERS) end
 
 local function replay() -- the same call again: hand out the same runs, as far as they still are ours

@@ -65,8 +65,8 @@ local function promote(limit)
   end
 end
 local function sweep(limit)
-  call('ZCARD', LATER) -- a wrong type fails here, above the writes
+  local before = told
   if not in_grace then reclaim(limit) end
   promote(limit)
-  if told > 0 then commit(true) end
+  if told > before then commit(true) end -- what it did stands, whatever comes after it
 end

@@ -11,7 +11,7 @@ local resource, nonce, owner = ARGV[1], ARGV[2], ARGV[3]
 local ttl, limit, wait_ms = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local key, slots, line, me = P .. 'lease:' .. nonce, P .. 'slots:' .. resource, P .. 'line:' .. resource, '@' .. nonce
 by = owner
-call('ZCARD', slots) call('ZCARD', line)
+call('ZCARD', slots) call('ZCARD', line) call('ZCARD', LATER)
 local function held() -- what the answer is if this nonce has the place
   local l = call('HMGET', key, 'state', 'token')
   local till = l[1] == 'held' and call('ZSCORE', slots, me)

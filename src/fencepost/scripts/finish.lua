@@ -24,7 +24,7 @@ while at <= last_arg do
   ids[#ids + 1] = ARGV[at]
   at = at + 4 + width
 end
-call('ZCARD', DEAD) call('ZCARD', LATER)
+call('ZCARD', DEAD)
 local replies, read, seen = {}, {}, {}
 local deadlines = #ids > 0 and call('ZMSCORE', LEASES, unpack(ids)) or {}
 for i, a in ipairs(items) do

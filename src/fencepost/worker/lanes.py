@@ -30,14 +30,15 @@ _UPKEEP_S = 1.0
 class Lanes:
     """The lanes of one worker and the watcher that wakes them.
 
-    hungry: there may be ready jobs. due_in_s: when the next scheduled job is due, as of the last answer.
+    hungry: the last answer was full, so there are more ready jobs. curious: it is time to look, one lane is enough.
+    due_in_s: when the next scheduled job is due, as of the last answer.
     """
 
     def __init__(self, worker: Worker, count: int, batch: int) -> None:
         self._worker, self._batch = worker, batch
         self._names = [f"lane{n}" for n in range(count)]
         self._sleepers: list[asyncio.Future[None]] = []
-        self.hungry, self.sweep = True, False
+        self.hungry, self.curious, self.sweep = False, True, False
         self.in_flight = 0
         self._calm = asyncio.Event()
         self._upkeep_at = -math.inf
@@ -63,7 +64,8 @@ class Lanes:
         loop = asyncio.get_running_loop()
         while True:
             outcomes = worker.outcomes[:_MOST_OUTCOMES]
-            wanted = min(worker.free, self._batch) if (self.hungry or outcomes) and not worker.stopping else 0
+            look = self.hungry or self.curious or bool(outcomes)
+            wanted = min(worker.free, self._batch) if look and not worker.stopping else 0
             if not outcomes and not wanted and not self.sweep:
                 if worker.drained:
                     return
@@ -78,6 +80,8 @@ class Lanes:
                 continue
             del worker.outcomes[: len(outcomes)]
             self.sweep = False
+            if wanted:
+                self.curious = False
             worker.free -= wanted
             if worker.outcomes or (self.hungry and worker.free):
                 self.kick()
@@ -93,12 +97,17 @@ class Lanes:
                 self.kick_all()
 
     def _set_hungry(self, hungry: bool) -> None:
-        # No free slot: nobody can say whether there is more, so the next free slot asks.
-        self.hungry = hungry or self._worker.free == 0
-        if self.hungry:
+        self.hungry = hungry
+        if hungry:
             self._calm.clear()
+            self.kick()
         else:
             self._calm.set()
+
+    def _look(self) -> None:
+        self.curious = True
+        self._calm.clear()
+        self.kick()
 
     async def _exchange(self, name: str, outcomes: list[Outcome], wanted: int) -> int:
         """One round trip. Returns the number of jobs that were started."""
@@ -160,13 +169,12 @@ class Lanes:
                 self.sweep = True
                 self.kick()
                 continue
-            if worker.free == 0:
-                self._set_hungry(True)
+            if worker.free == 0:  # the next slot that gets free asks
+                self._look()
                 continue
             worker.consider_burst_end()
             pause_s = worker.poll_s if self.due_in_s is None else min(worker.poll_s, max(0.001, self.due_in_s))
             rung = await worker.driver.wait(bells, pause_s)
             if rung and worker.free == 0:  # not for us: pass it on to another worker
                 await worker.driver.run(worker.store.read(["LPUSH", bells[0], "1"], int), 1.0)
-            self._set_hungry(True)
-            self.kick()
+            self._look()

@@ -39,6 +39,7 @@ class Run:
         "started_s",
         "task",
         "timeout_at_s",
+        "told_at_s",
         "why",
         "worker_id",
     )
@@ -50,7 +51,7 @@ class Run:
         self.why, self.cancel_reason = "", ""
         self.started_s = boottime_s()
         self.timeout_at_s = self.started_s + handler.settings.timeout_s
-        self.reported_at_s = 0.0
+        self.told_at_s = self.reported_at_s = 0.0
         self.task: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:

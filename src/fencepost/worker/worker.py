@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import inspect
 import json
 import logging
 import os
@@ -261,7 +262,7 @@ class Worker:
         """Tell a run to stop. An async handler is cancelled; a thread learns it from run.check()."""
         if self.runs.get(run.nonce) is not run or run.why in GONE or (run.why and why not in GONE):
             return
-        run.why = why
+        run.why, run.told_at_s = why, boottime_s()
         event = "lost" if why in GONE else why
         emit(
             _log, logging.WARNING if why != "shutdown" else logging.INFO, event, job_id=run.job_id, kind=run.kind,
@@ -269,6 +270,9 @@ class Worker:
         )  # fmt: skip
         if run.task is not None:
             run.task.cancel()
+            body = run.task.get_coro()
+            if inspect.iscoroutine(body) and inspect.getcoroutinestate(body) == inspect.CORO_CREATED:
+                self._ended(run, settle.of_stopped(run))  # cancelled before its first step: it will not say so itself
 
     def _scan(self) -> None:
         """Ten times a second while something runs: local deadlines and timeouts. One timer for all runs."""
@@ -281,7 +285,9 @@ class Worker:
                     self.lose(run, "deadline")
                 elif now >= run.timeout_at_s:
                     self.lose(run, "timeout")
-            elif not run.reported_at_s and now - max(run.timeout_at_s, run.started_s) > _STUCK_AFTER_S:
+            elif not run.told_at_s:  # it found out by itself, with check or a refused write, and still goes on
+                run.told_at_s = now
+            elif not run.reported_at_s and now - run.told_at_s > _STUCK_AFTER_S:
                 self._report_stuck(run, now)
         assert self._loop is not None
         self._scan_handle = self._loop.call_later(_SCAN_S, self._scan) if self.runs else None

@@ -1,0 +1,68 @@
+"""Where one performance of the demo takes place: its folder, the addresses in it, and how long things take."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+__all__ = ["STAGE_SETTING", "Stage"]
+
+STAGE_SETTING: Final = "FENCEPOST_DEMO_STAGE"
+"""The environment variable that tells the processes of the demo their folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Told to every process of the demo. All lengths in seconds.
+
+    lease_s: short, so that a lost worker shows soon. invoice_s, stock_s: how long the work itself takes.
+    """
+
+    folder: str
+    redis_url: str = "redis://localhost:6379/0"
+    smtp_port: int = 0
+    lease_s: float = 2.5
+    invoice_s: float = 0.12
+    stock_s: float = 0.03
+
+    @property
+    def database(self) -> Path:
+        """The shop's own database."""
+        return Path(self.folder, "shop.sqlite")
+
+    @property
+    def records(self) -> Path:
+        """The folder of what the handlers and producers write down themselves, a file for each process."""
+        return Path(self.folder, "records")
+
+    @property
+    def jams(self) -> Path:
+        """The folder with a file for each worker whose work is to stand still at present; see jam.py."""
+        return Path(self.folder, "jams")
+
+    @property
+    def logs(self) -> Path:
+        return Path(self.folder, "logs")
+
+    @property
+    def gate(self) -> Path:
+        """The producers wait until this file is there, so that they really race."""
+        return Path(self.folder, "gate")
+
+    def set_up(self) -> None:
+        """Make the folders and write the stage down for the other processes."""
+        for folder in (self.records, self.jams, self.logs):
+            folder.mkdir()
+        Path(self.folder, "stage.json").write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def here(cls) -> Stage:
+        """Return the stage of this process; outside a performance, one on a local Redis where nobody plays."""
+        folder = os.environ.get(STAGE_SETTING)
+        if folder is None:
+            return cls(tempfile.gettempdir())
+        return cls(**json.loads(Path(folder, "stage.json").read_text()))

@@ -1,0 +1,377 @@
+"""The model's verbs: each takes what the call takes, changes the world as the header says, and returns the reply."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fencepost.job import JobSpec
+from tests.guarantees.model import ENDED, ENDS, FRESH, RESERVED_MS, Alone, Job, World
+
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Ask:
+    """The claiming half of a claim or finish; as store.Request."""
+
+    worker: str
+    nonce: str
+    wanted: int
+    lease_ms: int
+    upkeep: bool
+    queues: tuple[tuple[str, int], ...]
+    lane: str = "lane0"
+
+
+@dataclass(frozen=True)
+class End:
+    """An outcome; as store.Outcome. delay_ms: of RETRY and RELEASE. value: the result or the reason."""
+
+    job_id: str
+    token: str
+    nonce: str
+    word: str
+    value: str = ""
+    delay_ms: int = 0
+
+
+class Model(World):
+    """The world and everything that can be asked of it."""
+
+    # -- enqueue ------------------------------------------------------------------------------------------
+
+    def enqueue(self, specs: list[JobSpec], limit: int) -> list[tuple[str, str, str]]:
+        self.begin()
+        depth: dict[str, int] = {}
+        return [self._admit(spec, limit, depth) for spec in specs]
+
+    def _admit(self, spec: JobSpec, limit: int, depth: dict[str, int]) -> tuple[str, str, str]:
+        known = self.jobs.get(spec.id)
+        if known is not None:
+            return ("SCHEDULED" if known.state == "scheduled" else "QUEUED"), spec.id, known.state
+        if spec.idem in self.idem:
+            job_id, print_, _ = self.idem[spec.idem]
+            if print_ != spec.fingerprint:
+                return "CONFLICT", job_id, ""
+            return "REPLAYED", job_id, self.jobs[job_id].state if job_id in self.jobs else ""
+        owner = self.jobs.get(self.dedup.get(spec.dedup or "", ""))
+        if owner is None:
+            if limit:
+                at = depth.get(spec.queue)
+                depth[spec.queue] = (len(self.ready(spec.queue)) if at is None else at) + 1
+                if depth[spec.queue] > limit:
+                    return "FULL", spec.id, ""
+            self._store(spec)
+        else:
+            self.stats[f"duplicate:{spec.kind}"] += 1
+        stands = owner or self.jobs[spec.id]
+        if spec.idem:
+            self.idem[spec.idem] = (stands.id, spec.fingerprint or "", self.clock + spec.idem_ttl_ms)
+        if owner is not None:
+            return "DUPLICATE", owner.id, owner.state
+        return ("SCHEDULED" if stands.state == "scheduled" else "QUEUED"), spec.id, stands.state
+
+    def _store(self, spec: JobSpec) -> None:
+        taken = ("queue", "kind", "priority", "resource", "limit", "on_busy", "ordered", "dedup", "max_crashes")
+        job = Job(spec.id, **{name: getattr(spec, name) for name in taken})
+        job.retention_ms, job.failed_retention_ms = spec.retention_ms, spec.failed_retention_ms
+        due = spec.run_at_ms if spec.run_at_ms is not None else self.now + spec.delay_ms
+        if due > self.now:
+            job.state, job.due, job.score = "scheduled", due, due * 1000 - spec.priority * 60_000_000
+        else:
+            job.score_from = (self.now_for_scores(), spec.priority)
+        self.jobs[spec.id] = job
+        if spec.dedup:
+            self.dedup[spec.dedup] = spec.id
+        self.stats[f"enqueued:{spec.kind}"] += 1
+
+    def now_for_scores(self) -> int:
+        return self.now
+
+    # -- claim, finish ------------------------------------------------------------------------------------
+
+    def claim(self, ask: Ask) -> dict[str, Any]:
+        self.begin()
+        return self._serve(ask)
+
+    def finish(self, ends: list[End], ask: Ask) -> dict[str, Any]:
+        self.begin()
+        replies: list[Pair] = []
+        settled: set[str] = set()
+        for end in ends:
+            word, newest = self.check(self.jobs.get(end.job_id), end.token, end.nonce)
+            if word == "OK":
+                word = "REPLAY" if end.job_id in settled else "OK"
+                settled.add(end.job_id)
+            elif word != "GONE" and self._was_settled_by(end):
+                word, newest = "REPLAY", ""
+            replies.append((word, newest))
+        refused = [end.word.lower() for end, (word, _) in zip(ends, replies, strict=True) if word not in ("OK", "REPLAY")]
+        done = [end for end, (word, _) in zip(ends, replies, strict=True) if word == "OK"]
+        for end in done:
+            self._settle(self.jobs[end.job_id], end)
+        for end in done:
+            del self.leases[end.job_id]
+        served = self._serve(ask)
+        if not served.pop("replayed", False):  # a call sent again tells its refusals again, but counts them once
+            self.stats.update(f"refused:{word}" for word in refused)
+        return served | {"replies": replies}
+
+    def _was_settled_by(self, end: End) -> bool:
+        job = self.jobs[end.job_id]
+        if job.settled == (end.nonce, end.word):
+            return True
+        return job.nonce == end.nonce and job.state == ENDS.get(end.word)
+
+    def _settle(self, job: Job, end: End) -> None:
+        word, value = end.word, end.value
+        if job.cancel is not None and word in ("RETRY", "RELEASE"):
+            word, value, job.settled = "CANCEL", job.cancel, (end.nonce, end.word)
+        if word in ENDS:
+            if word == "DONE":
+                job.result = value or job.result
+            self.end(job, ENDS[word], "" if word == "DONE" else value, end.nonce)
+        else:
+            self._come_back(job, end)
+
+    def _come_back(self, job: Job, end: End) -> None:
+        kept = job.resource is not None and job.ordered and end.word == "RETRY"
+        if not kept and not (end.word == "RELEASE" and end.delay_ms == 0):
+            job.score = (self.now + end.delay_ms) * 1000 - job.priority * 60_000_000
+        job.settled, job.nonce = (end.nonce, end.word), ""
+        job.state, job.due = ("scheduled", self.now + end.delay_ms) if end.delay_ms else ("queued", None)
+        if end.word == "RELEASE":
+            job.releases, job.attempts = (job.releases or 0) + 1, (job.attempts or 1) - 1
+        if kept:
+            self.reserve(job, end.nonce, self.now + end.delay_ms + RESERVED_MS)
+        elif job.resource:
+            self.free(job.resource, end.nonce)
+        self.stats[f"{'retried' if end.word == 'RETRY' else 'released'}:{job.kind}"] += 1
+
+    def _serve(self, ask: Ask) -> dict[str, Any]:
+        record = self.records.get((ask.worker, ask.lane))
+        if ask.wanted and record is not None and record[0] == ask.nonce:
+            runs = [(self.jobs.get(job_id), f"{ask.nonce}.{i}") for i, job_id in enumerate(record[1], 1)]
+            ours = [_run(job) for job, run in runs if job and job.state == "processing" and job.nonce == run]
+            return {"now": self.now, "due": None, "jobs": ours, "replayed": True}
+        self.sweep(100 if ask.wanted else 200)
+        claimed = self._hand_out(ask) if ask.wanted else []
+        if claimed:
+            self.records[ask.worker, ask.lane] = ask.nonce, [job.id for job in claimed]
+        if ask.upkeep:
+            self.lease_seen = ask.lease_ms
+        self.swept()
+        due = self.due_in() if len(claimed) < ask.wanted else None
+        return {"now": self.now, "due": due, "jobs": [_run(job) for job in claimed]}
+
+    def _hand_out(self, ask: Ask) -> list[Job]:
+        claimed: list[Job] = []
+        for queue, most in ask.queues:
+            got = 0
+            for job in self.ready(queue):
+                if got == min(most, ask.wanted - len(claimed) + got):
+                    break
+                if job.resource and not self._may_enter(job):
+                    self._busy(job)
+                    continue
+                got += 1
+                claimed.append(job)
+                run = f"{ask.nonce}.{len(claimed)}"
+                job.state, job.token, job.nonce, job.lost = "processing", FRESH, run, None
+                job.attempts = (job.attempts or 0) + 1
+                self.leases[job.id] = self.now + ask.lease_ms
+                if job.resource:
+                    self.leases.pop(f"={job.id}", None)
+                    self.slots.get(job.resource, {}).pop(f"={job.id}", None)
+                    self.hold(job.resource, run, self.now + ask.lease_ms, job.id)
+        return claimed
+
+    def _may_enter(self, job: Job) -> bool:
+        held = self.slots.get(job.resource or "", {})
+        return len(held) < job.limit or f"={job.id}" in held
+
+    def _busy(self, job: Job) -> None:
+        assert job.resource is not None
+        if job.on_busy == "wait":
+            job.state = "waiting"
+            self.lines.setdefault(job.resource, {})[job.id] = job.score
+            self.stats[f"parked:{job.kind}"] += 1
+        elif job.on_busy in ("skip", "fail"):
+            self.end(job, "cancelled" if job.on_busy == "skip" else "failed", "busy", "")
+        else:
+            job.state, job.due = "scheduled", self.now + int(job.on_busy.removeprefix("later:"))
+            job.releases = (job.releases or 0) + 1
+            self.stats[f"put_off:{job.kind}"] += 1
+
+    # -- a run's other writes -----------------------------------------------------------------------------
+
+    def renew(self, lease_ms: int, runs: list[tuple[str, str, str]]) -> list[Pair]:
+        self.begin()
+        checked = [self._check_renewal(*run) for run in runs]
+        for (member, _, nonce), (word, _) in zip(runs, checked, strict=True):
+            if word not in ("OK", "CANCEL"):
+                self.stats["refused:renew"] += 1
+                continue
+            alone = self.alone[member[1:]] if member[0] == "@" else None
+            until = max(self.leases[member], self.now + (alone.ttl_ms if alone else lease_ms))
+            self.leases[member] = until
+            resource = alone.resource if alone else self.jobs[member].resource
+            if resource:
+                self.slots[resource][member if alone else nonce] = until
+        return checked
+
+    def _check_renewal(self, member: str, token: str, nonce: str) -> Pair:
+        if member[0] != "@":
+            job = self.jobs.get(member)
+            word, more = self.check(job, token, nonce)
+            return ("CANCEL", job.cancel) if word == "OK" and job and job.cancel is not None else (word, more)
+        lease = self.alone.get(member[1:])
+        if lease is None:
+            return "GONE", ""
+        if lease.state != "held" or lease.token != token or lease.nonce != nonce:
+            return "STALE", lease.token or "0"
+        return ("OK" if self.in_grace or self.leases[member] > self.now else "EXPIRED"), ""
+
+    def checkpoint(self, job_id: str, token: str, nonce: str, value: str) -> Pair:
+        self.begin()
+        job = self.jobs.get(job_id)
+        word, more = self.check(job, token, nonce)
+        if word == "OK" and job is not None:
+            job.checkpoint = value
+        else:
+            self.stats["refused:checkpoint"] += 1
+        return word, more
+
+    # -- operators ----------------------------------------------------------------------------------------
+
+    def cancel(self, job_id: str, hard: bool, reason: str, request: str) -> Pair:
+        self.begin()
+        job = self.jobs.get(job_id)
+        if job is None:
+            return "GONE", ""
+        if job.state == "cancelled" and job.cancel_request == request:
+            return "CANCELLED", job.cancelled_from or ""
+        if not job.live:
+            return "ILLEGAL", job.state
+        if job.state == "processing" and not hard:
+            if job.cancel_request != request:
+                job.cancel, job.cancel_request = reason, request
+            return "ASKED", "processing"
+        was, run = job.state, job.nonce or ""
+        job.cancel_request, job.cancelled_from = request, was
+        if was == "processing":
+            job.token, job.nonce = FRESH, ""
+            del self.leases[job.id]
+        elif was == "waiting":
+            del self.lines[job.resource or ""][job.id]
+        self.end(job, "cancelled", reason, run)
+        return "CANCELLED", was
+
+    def requeue(self, job_ids: list[str], request: str) -> list[Pair]:
+        self.begin()
+        out: list[Pair] = []
+        seen: dict[str, str] = {}
+        for job_id in job_ids:
+            job = self.jobs.get(job_id)
+            if job is None:
+                out.append(("GONE", ""))
+            elif job.requeue_request == request:
+                out.append(("REQUEUED", str(job.generation)))
+            elif job.state not in ("failed", "cancelled"):
+                out.append(("ILLEGAL", job.state))
+            elif job.dedup in self.dedup:
+                out.append(("DUPLICATE", self.dedup[job.dedup]))
+            else:
+                self._start_again(job, request)
+                seen[job_id] = str(job.generation)
+                out.append(("REQUEUED", seen[job_id]))
+        return out
+
+    def _start_again(self, job: Job, request: str) -> None:
+        blank = Job(job.id, job.queue, job.kind)
+        for name in ("attempts", "crashes", "releases", "reason", "result", "cancel", "cancel_request", "cancelled_from"):
+            setattr(job, name, getattr(blank, name))
+        job.state, job.generation, job.requeue_request = "queued", (job.generation or 1) + 1, request
+        job.nonce, job.expires, job.due, job.lost = "", None, None, None
+        job.score_from = (self.now, job.priority)
+        if job.dedup:
+            self.dedup[job.dedup] = job.id
+        self.stats[f"requeued:{job.kind}"] += 1
+
+    def purge(self, job_ids: list[str]) -> list[Pair]:
+        self.begin()
+        before = {job_id: replace(self.jobs[job_id]) for job_id in job_ids if job_id in self.jobs}
+        for job in before.values():
+            if not job.live:
+                del self.jobs[job.id]
+                self.stats[f"purged:{job.kind}"] += 1
+        return [
+            ("GONE", "") if job is None else ("ILLEGAL" if job.live else "PURGED", job.state)
+            for job in map(before.get, job_ids)
+        ]
+
+    def heal(self, job_ids: list[str]) -> list[Pair]:
+        self.begin()
+        return [("SOUND", self.jobs[one].state) if one in self.jobs else ("GONE", "") for one in job_ids]
+
+    # -- stand-alone leases -------------------------------------------------------------------------------
+
+    def acquire(self, resource: str, nonce: str, owner: str, ttl: int, limit: int, wait: int) -> tuple[str, str, str]:
+        self.begin()
+        me, line = f"@{nonce}", self.lines.setdefault(resource, {})
+        mine = self._held(resource, nonce)
+        if mine:
+            return mine
+        if wait < 0:
+            line.pop(me, None)
+            self.alone.pop(nonce, None)
+            return "LEFT", "", ""
+        self.sweep(20)
+        if self.slots.setdefault(resource, {}).__len__() < limit and line:
+            self.hand_over(resource)
+        mine = self._held(resource, nonce)
+        if not mine and me not in line and len(self.slots[resource]) < limit and not line:
+            self.alone[nonce] = Alone(nonce, resource, owner, ttl, "held", FRESH)
+            self.hold(resource, me, self.now + ttl)
+            self.stats["leased:@lease"] += 1
+            mine = self._held(resource, nonce)
+        self.swept()
+        if mine:
+            return mine
+        if wait == 0:
+            head = min(((until, member) for member, until in self.slots[resource].items()), default=("", ""))
+            return "BUSY", head[1], str(head[0])
+        if me not in line:
+            line[me] = -1  # learned from the server
+            self.alone[nonce] = Alone(nonce, resource, owner, ttl, "waiting")
+            self.stats["parked:@lease"] += 1
+        if nonce in self.alone:
+            self.alone[nonce].expires = self.clock + 5_000
+        return "WAIT", "*", ""  # the place in line depends on the µs
+
+    def _held(self, resource: str, nonce: str) -> tuple[str, str, str] | None:
+        lease = self.alone.get(nonce)
+        until = self.slots.get(resource, {}).get(f"@{nonce}")
+        if lease is None or lease.state != "held" or until is None:
+            return None
+        return "HELD", lease.token, str(until)
+
+    def release(self, nonce: str, token: str) -> Pair:
+        self.begin()
+        lease = self.alone.get(nonce)
+        if lease is None:
+            return "GONE", ""
+        if lease.state != "held" or lease.token != token:
+            self.stats["refused:release"] += 1
+            return "STALE", lease.token or "0"
+        del self.alone[nonce], self.leases[f"@{nonce}"]
+        self.free(lease.resource, f"@{nonce}")
+        return "OK", ""
+
+
+def _run(job: Job) -> tuple[Any, ...]:
+    return job.id, job.kind, job.queue, job.token, job.nonce, job.attempts, job.resource or "", job.crashes or 0
+
+
+assert ENDED

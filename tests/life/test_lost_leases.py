@@ -1,0 +1,274 @@
+"""A run that lost its lease is told why, at once, and nothing of it is written any more."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from fencepost import LeaseExpired, LeaseLost, Run, StaleToken, Worker
+from tests.life.working import reached, state_of, work_off, working
+from tests.support import eventually
+
+
+class Frozen(Worker):
+    """A worker whose heartbeat never beats, as if its process had been stopped by a signal."""
+
+    async def run(self) -> None:
+        from fencepost.worker import worker as module
+
+        class Silent(module.Heartbeat):
+            def run(self) -> None:
+                self._halt.wait()
+                self._driver.close()
+
+        patch = pytest.MonkeyPatch()
+        patch.setattr(module, "Heartbeat", Silent)
+        try:
+            await super().run()
+        finally:
+            patch.undo()
+
+
+@pytest.fixture
+async def frozen(app):
+    """Start a frozen worker with one slot; it is ended after the test."""
+    started: list[tuple[Worker, asyncio.Task[None]]] = []
+
+    def start(lease_s: float = 30.0) -> Worker:
+        worker = Frozen(app, ["default"], concurrency=1, lanes=1, lease_s=lease_s)
+        started.append((worker, asyncio.create_task(worker.run())))
+        return worker
+
+    yield start
+    for worker, life in started:
+        worker.stop(now=True)
+        await life
+
+
+async def taken_back(app, clock, lease_s: float) -> None:
+    """Let the leases run out by the clock of the server, and a sweep take them back."""
+    clock.advance(lease_s + 0.1)
+    await work_off(app, "another-queue", lease_s=lease_s)
+
+
+async def test_at_the_local_deadline_an_async_handler_is_cancelled(app, frozen, events):
+    """Nothing renews this lease, and the worker does not wait for anybody to tell it. report: redisson/redisson#4698"""
+    told, gate = [], asyncio.Event()
+
+    @app.job()
+    async def invoice(run: Run) -> str:
+        try:
+            await gate.wait()
+        finally:
+            told.append(run.why)
+            gate.set()
+        return "written"
+
+    job = await invoice.enqueue()
+    frozen(lease_s=1.0)
+    await reached(job, "processing")
+    await eventually(lambda: told)
+    assert told == ["deadline"]
+    assert events("lost")[0]["why"] == "deadline"
+    assert await state_of(job) == "processing"  # nothing was written: the server takes it back in its own time
+
+
+async def test_check_raises_before_the_lease_ends_on_the_server(app, frozen):
+    """report: redisson/redisson#4698"""
+    told: list[tuple[str, float]] = []
+    claimed = threading.Event()
+
+    @app.job()
+    def invoice(run: Run) -> None:
+        began = run.deadline_s
+        claimed.set()
+        try:
+            while True:
+                run.check()
+                threading.Event().wait(0.01)
+        except LeaseLost as lost:
+            from fencepost.clock import boottime_s
+
+            told.append((lost.why, boottime_s() - began))
+            raise
+
+    job = await invoice.enqueue()
+    frozen(lease_s=1.0)
+    await eventually(lambda: told)
+    why, late_s = told[0]
+    assert why == "deadline"
+    assert late_s < 0.1  # the lease itself goes on for a tenth of its length
+    assert await state_of(job) == "processing"
+
+
+async def test_a_result_that_comes_after_a_takeover_is_refused_and_counted(app, frozen, clock, events, redis):
+    gates = [asyncio.Event(), asyncio.Event()]
+    began = []
+
+    @app.job()
+    async def invoice(run: Run) -> str:
+        began.append(run.token)
+        await gates[len(began) - 1].wait()
+        return f"run {run.token}"
+
+    job = await invoice.enqueue()
+    old = frozen()
+    await eventually(lambda: began)
+    await taken_back(app, clock, 30)
+    async with working(app):
+        await eventually(lambda: len(began) == 2)
+        gates[0].set()
+        await eventually(lambda: old.refused == 1)
+        assert await state_of(job) == "processing"
+        gates[1].set()
+        assert await job.result(timeout=5) == f"run {began[1]}"
+    (refused,) = events("refused_stale")
+    assert (refused["verb"], refused["answer"], refused["newest_token"]) == ("done", "stale", str(began[1]))
+    assert redis.hget(app.link.store.keys.stats, "refused:done") == b"1"
+
+
+@pytest.mark.parametrize("ends_first", ["old", "new"])
+@pytest.mark.parametrize("how", ["raises", "snoozes", "retries", "buries"])
+async def test_whatever_the_old_run_says_and_whenever_only_the_owner_counts(app, frozen, clock, ends_first, how):
+    from fencepost import Permanent, Retry, Snooze
+
+    gates, runs = [asyncio.Event(), asyncio.Event()], []
+
+    @app.job()
+    async def invoice(run: Run) -> str | Snooze:
+        runs.append(run.token)
+        mine = len(runs)
+        await gates[mine - 1].wait()
+        if mine == 2:
+            return "the owner's"
+        if how == "snoozes":
+            return Snooze(0)
+        raise {"raises": OSError("late"), "retries": Retry(after=0), "buries": Permanent("late")}[how]
+
+    job = await invoice.enqueue()
+    old = frozen()
+    await eventually(lambda: runs)
+    await taken_back(app, clock, 30)
+    async with working(app):
+        await eventually(lambda: len(runs) == 2)
+        if ends_first == "old":
+            gates[0].set()
+            await eventually(lambda: old.refused == 1)
+            gates[1].set()
+            await job.result(timeout=5)
+        else:
+            gates[1].set()
+            await job.result(timeout=5)
+            gates[0].set()
+            await eventually(lambda: old.refused == 1)
+    record = await job.status()
+    assert (record.state, await job.result(), len(runs)) == ("done", "the owner's", 2)
+    assert (record.crashes, record.error) == (1, None)
+
+
+async def test_checkpoint_and_progress_of_the_old_run_are_refused(app, frozen, clock):
+    refused, gate, runs = [], asyncio.Event(), []
+
+    @app.job()
+    async def import_pages(run: Run) -> None:
+        runs.append(1)
+        if len(runs) == 2:
+            return await run.checkpoint("the owner's")
+        await gate.wait()
+        for write in (run.checkpoint("late"), run.progress(0.9)):
+            with pytest.raises(StaleToken) as error:
+                await write
+            refused.append(error.value)
+
+    job = await import_pages.enqueue()
+    frozen()
+    await eventually(lambda: runs)
+    await taken_back(app, clock, 30)
+    await work_off(app)
+    gate.set()
+    await eventually(lambda: len(refused) == 2)
+    record = await job.status()
+    assert (record.state, record.checkpoint, record.progress) == ("done", b'"the owner\'s"', None)
+    assert refused[0].newest == record.token
+
+
+async def test_a_lease_that_ran_out_but_was_not_taken_yet_has_an_error_of_its_own(app, frozen, clock):
+    refused, gate = [], asyncio.Event()
+
+    @app.job()
+    async def import_pages(run: Run) -> None:
+        await gate.wait()
+        try:
+            await run.checkpoint("late")
+        except LeaseExpired as error:
+            refused.append(error)
+            raise
+
+    await import_pages.enqueue()
+    worker = frozen(lease_s=2.0)
+    await eventually(lambda: worker.runs)
+    clock.advance(2.1)
+    gate.set()
+    await eventually(lambda: refused)
+    await eventually(lambda: not worker.runs)
+
+
+async def test_the_heartbeat_learns_of_a_takeover_and_cancels_the_handler(app, clock, events):
+    """Two workers alive: the first was cut off, not dead. The answer to its next renewal tells it."""
+    told, runs = [], []
+
+    @app.job()
+    async def invoice(run: Run) -> str:
+        runs.append(1)
+        if len(runs) == 2:
+            return "the owner's"
+        try:
+            await asyncio.Event().wait()
+        finally:
+            told.append(run.why)
+
+    job = await invoice.enqueue()
+    async with working(app, concurrency=1, lanes=1, lease_s=2.0):
+        await reached(job, "processing")
+        await taken_back(app, clock, 2.0)
+        async with working(app):
+            await eventually(lambda: told)
+    assert told[0] in ("stale", "expired")
+    assert await job.result() == "the owner's"
+    assert events("lost")[0]["why"] == told[0]
+
+
+async def test_a_long_job_of_a_healthy_worker_is_renewed_and_runs_once(app, redis):
+    runs = []
+
+    @app.job()
+    async def invoice() -> None:
+        runs.append(1)
+        before = redis.zrange(app.link.store.keys.leases, 0, -1, withscores=True)[0][1]
+        await eventually(lambda: redis.zrange(app.link.store.keys.leases, 0, -1, withscores=True)[0][1] > before + 900)
+
+    job = await invoice.enqueue()
+    async with working(app, lease_s=1.0), working(app, lease_s=1.0):
+        await job.result(timeout=5)
+    assert (runs, (await job.status()).crashes) == ([1], 0)
+
+
+async def test_an_answer_that_was_longer_on_its_way_than_the_lease_starts_nothing_that_is_not_ours(app, redis, events):
+    """The claim waits behind a stopped server; when its answer comes, the trusted part of the lease may be over."""
+    runs = []
+
+    @app.job()
+    async def invoice(run: Run) -> str:
+        runs.append(run.why)
+        run.check()
+        return "written"
+
+    redis.client_pause(1_300, all=False)  # stops writes, and so the scripts, but not the test's own reads
+    async with working(app, lease_s=1.0, poll_s=0.05):
+        job = await invoice.enqueue()
+        assert await job.result(timeout=5) == "written"
+    record = await job.status()
+    assert (runs, record.attempts, record.crashes) == ([""], 1, 0)
+    assert events("lost") == []
