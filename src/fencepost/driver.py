@@ -34,7 +34,6 @@ T = TypeVar("T")
 # The server said no before it did anything; the same call may succeed a moment later.
 NOT_EXECUTED: Final = (
     "LOADING", "READONLY", "MASTERDOWN", "BUSY", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "NOREPLICAS", "MISCONF",
-    "OOM",
 )  # fmt: skip
 _AWAY: Final = (OSError, redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, asyncio.IncompleteReadError)
 # What is taken over from a URL or a client: where to connect and as whom. All else is set here.
@@ -88,11 +87,14 @@ def _converse(call: Call[T], give_up_s: float) -> Generator[tuple[Any, ...] | _P
             executed, cause = True, str(error) or type(error).__name__
         except ResponseError as error:
             cause = str(error)
-            if _code(error) not in NOT_EXECUTED:
+            code = _code(error)
+            if code == "OOM":  # it will not pass in a moment: say so at once
+                raise RedisUnavailable(call.verb, cause, False) from error
+            if code not in NOT_EXECUTED:
                 if script is None:
                     raise
                 where, _, line = script.where(cause).partition(":")
-                raise ScriptError(where, int(line or 0), cause) from error
+                raise ScriptError(where.removesuffix(".lua"), int(line or 0), cause) from error
         if time.monotonic() - started + wait_s > give_up_s:
             raise RedisUnavailable(call.verb, cause, None if executed else False)
         yield _Pause(wait_s * (0.5 + random.random() / 2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -59,6 +60,10 @@ class JobSpec(msgspec.Struct, kw_only=True, gc=False):
                 continue
             if not isinstance(text, str) or not text or len(text) > 512 or not text.isprintable():
                 raise ConfigurationError(name, f"{text!a:.80} is not a printable text of 1 to 512 characters")
+        if not _ID.fullmatch(self.id):
+            raise ConfigurationError(
+                "job_id", f"{self.id[:80]!a} is not an id", "Letters, digits and _ . : - are allowed."
+            )
         for name in ("kind", "queue", "resource"):
             if not set("{} ").isdisjoint(getattr(self, name) or ""):
                 raise ConfigurationError(name, f"{getattr(self, name)!r} has a space or a brace")
@@ -66,6 +71,7 @@ class JobSpec(msgspec.Struct, kw_only=True, gc=False):
             raise ConfigurationError("idem", "an idempotency key needs the fingerprint of its request")
 
 
+_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,199}")
 _SPEC_BOUNDS: Final = (
     ("version", 0, 1_000_000),
     ("priority", 0, 9),

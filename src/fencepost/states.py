@@ -13,7 +13,7 @@
     retry, release, reclaim of a run that was asked to cancel ──▶ cancelled
     scheduled, queued, waiting ──cancel──▶ cancelled
     processing ──cancel──▶ processing (asked for; obeyed when the run next settles) or cancelled (hard, bumps the token)
-    done, failed, cancelled ──requeue──▶ queued or scheduled, a new generation      ──purge──▶ gone
+    failed, cancelled ──requeue──▶ queued, a new generation              done, failed, cancelled ──purge──▶ gone
 
 `None` stands for "no such job": before enqueue and after purge. Scripts, ledger and tools all obey TRANSITIONS.
 """
@@ -113,9 +113,9 @@ TRANSITIONS: Final[Mapping[tuple[State | None, Verb], frozenset[State | None]]] 
         (_Q, Verb.CANCEL): _to(_C),
         (_W, Verb.CANCEL): _to(_C),
         (_P, Verb.CANCEL): _to(_P, _C),
-        (_D, Verb.REQUEUE): _to(_Q, _S),
-        (_F, Verb.REQUEUE): _to(_Q, _S),
-        (_C, Verb.REQUEUE): _to(_Q, _S),
+        # What was done is not done again: enqueue a new job for that.
+        (_F, Verb.REQUEUE): _to(_Q),
+        (_C, Verb.REQUEUE): _to(_Q),
         (_D, Verb.PURGE): _to(None),
         (_F, Verb.PURGE): _to(None),
         (_C, Verb.PURGE): _to(None),

@@ -46,7 +46,7 @@ class Job:
     failed_retention_ms: int = 604_800_000
     state: str = "queued"
     score: float = 0
-    score_from: tuple[int, int] | None = None  # the ms of a score that was made just now, and its boost in µs
+    score_ms: int | None = None  # the ms of a score that was made just now; its µs are learned
     due: int | None = None
     attempts: int | None = None
     crashes: int | None = None
@@ -62,7 +62,6 @@ class Job:
     cancelled_from: str | None = None
     requeue_request: str | None = None
     settled: tuple[str, str] | None = None
-    lost: str | None = None  # the nonce of the run that was taken back and not claimed since
     expires: float | None = None
 
     @property
@@ -99,6 +98,7 @@ class World:
     dedup: dict[str, str] = field(default_factory=dict)
     idem: dict[str, tuple[str, str, int]] = field(default_factory=dict)
     records: dict[tuple[str, str], tuple[str, list[str]]] = field(default_factory=dict)
+    workers: dict[str, int] = field(default_factory=dict)  # when the replay record of a worker expires
     stats: Counter[str] = field(default_factory=Counter)
     now: int = 0
     in_grace: bool = False
@@ -113,6 +113,10 @@ class World:
         if self.last and silence > 3_000 and silence > self.lease_seen / 2:
             self.grace_seen = self.now + self.lease_seen
         self.in_grace = self.now < self.grace_seen
+        self.expire()
+
+    def expire(self) -> None:
+        """Drop what Redis drops by itself; by the server's own clock."""
         for job in list(self.jobs.values()):
             if job.expires is not None and self.clock > job.expires:
                 del self.jobs[job.id]
@@ -122,6 +126,9 @@ class World:
         for key, (_, _, until) in list(self.idem.items()):
             if self.clock > until:
                 del self.idem[key]
+        for worker in [one for one, until in self.workers.items() if self.clock > until]:
+            del self.workers[worker]
+            self.records = {key: record for key, record in self.records.items() if key[0] != worker}
 
     def swept(self) -> None:
         """The call looked for lapsed leases: a sign of life of the partition."""
@@ -234,6 +241,6 @@ class World:
         elif job.crashes > job.max_crashes:
             self.end(job, "failed", "poison", run)
         else:
-            job.state, job.lost = "queued", run
+            job.state = "queued"
             if job.resource:
                 self.reserve(job, run, self.now + RESERVED_MS)

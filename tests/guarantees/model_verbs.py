@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from fencepost.job import JobSpec
-from tests.guarantees.model import ENDED, ENDS, FRESH, RESERVED_MS, Alone, Job, World
+from tests.guarantees.model import ENDS, FRESH, RESERVED_MS, Alone, Job, World
 
 Pair = tuple[str, str]
 
@@ -57,9 +57,8 @@ class Model(World):
             return "REPLAYED", job_id, self.jobs[job_id].state if job_id in self.jobs else ""
         owner = self.jobs.get(self.dedup.get(spec.dedup or "", ""))
         if owner is None:
-            if limit:
-                at = depth.get(spec.queue)
-                depth[spec.queue] = (len(self.ready(spec.queue)) if at is None else at) + 1
+            if limit and self._due(spec) <= self.now:
+                depth[spec.queue] = depth.get(spec.queue, len(self.ready(spec.queue))) + 1
                 if depth[spec.queue] > limit:
                     return "FULL", spec.id, ""
             self._store(spec)
@@ -72,22 +71,22 @@ class Model(World):
             return "DUPLICATE", owner.id, owner.state
         return ("SCHEDULED" if stands.state == "scheduled" else "QUEUED"), spec.id, stands.state
 
+    def _due(self, spec: JobSpec) -> int:
+        return max(spec.run_at_ms or 0, self.now + spec.delay_ms)
+
     def _store(self, spec: JobSpec) -> None:
         taken = ("queue", "kind", "priority", "resource", "limit", "on_busy", "ordered", "dedup", "max_crashes")
         job = Job(spec.id, **{name: getattr(spec, name) for name in taken})
         job.retention_ms, job.failed_retention_ms = spec.retention_ms, spec.failed_retention_ms
-        due = spec.run_at_ms if spec.run_at_ms is not None else self.now + spec.delay_ms
+        due = self._due(spec)
         if due > self.now:
             job.state, job.due, job.score = "scheduled", due, due * 1000 - spec.priority * 60_000_000
         else:
-            job.score_from = (self.now_for_scores(), spec.priority)
+            job.score_ms = self.now
         self.jobs[spec.id] = job
         if spec.dedup:
             self.dedup[spec.dedup] = spec.id
         self.stats[f"enqueued:{spec.kind}"] += 1
-
-    def now_for_scores(self) -> int:
-        return self.now
 
     # -- claim, finish ------------------------------------------------------------------------------------
 
@@ -158,9 +157,12 @@ class Model(World):
         self.sweep(100 if ask.wanted else 200)
         claimed = self._hand_out(ask) if ask.wanted else []
         if claimed:
+            if record is None:
+                self.workers[ask.worker] = self.clock + ask.lease_ms * 10 + 60_000
             self.records[ask.worker, ask.lane] = ask.nonce, [job.id for job in claimed]
         if ask.upkeep:
             self.lease_seen = ask.lease_ms
+            self.workers[ask.worker] = self.clock + ask.lease_ms * 10 + 60_000
         self.swept()
         due = self.due_in() if len(claimed) < ask.wanted else None
         return {"now": self.now, "due": due, "jobs": [_run(job) for job in claimed]}
@@ -170,7 +172,7 @@ class Model(World):
         for queue, most in ask.queues:
             got = 0
             for job in self.ready(queue):
-                if got == min(most, ask.wanted - len(claimed) + got):
+                if got == most or len(claimed) == ask.wanted:
                     break
                 if job.resource and not self._may_enter(job):
                     self._busy(job)
@@ -178,7 +180,7 @@ class Model(World):
                 got += 1
                 claimed.append(job)
                 run = f"{ask.nonce}.{len(claimed)}"
-                job.state, job.token, job.nonce, job.lost = "processing", FRESH, run, None
+                job.state, job.token, job.nonce = "processing", FRESH, run
                 job.attempts = (job.attempts or 0) + 1
                 self.leases[job.id] = self.now + ask.lease_ms
                 if job.resource:
@@ -290,26 +292,28 @@ class Model(World):
 
     def _start_again(self, job: Job, request: str) -> None:
         blank = Job(job.id, job.queue, job.kind)
-        for name in ("attempts", "crashes", "releases", "reason", "result", "cancel", "cancel_request", "cancelled_from"):
+        for name in ("attempts", "crashes", "releases", "reason", "result", "cancel", "cancel_request", "cancelled_from", "checkpoint"):
             setattr(job, name, getattr(blank, name))
         job.state, job.generation, job.requeue_request = "queued", (job.generation or 1) + 1, request
-        job.nonce, job.expires, job.due, job.lost = "", None, None, None
-        job.score_from = (self.now, job.priority)
+        job.nonce, job.expires, job.due = "", None, None
+        job.score_ms = self.now
         if job.dedup:
             self.dedup[job.dedup] = job.id
         self.stats[f"requeued:{job.kind}"] += 1
 
     def purge(self, job_ids: list[str]) -> list[Pair]:
         self.begin()
-        before = {job_id: replace(self.jobs[job_id]) for job_id in job_ids if job_id in self.jobs}
-        for job in before.values():
-            if not job.live:
-                del self.jobs[job.id]
-                self.stats[f"purged:{job.kind}"] += 1
-        return [
-            ("GONE", "") if job is None else ("ILLEGAL" if job.live else "PURGED", job.state)
-            for job in map(before.get, job_ids)
-        ]
+        return [self._forget(job_id) for job_id in job_ids]
+
+    def _forget(self, job_id: str) -> Pair:
+        job = self.jobs.get(job_id)
+        if job is None:
+            return "GONE", ""
+        if job.live:
+            return "ILLEGAL", job.state
+        del self.jobs[job_id]
+        self.stats[f"purged:{job.kind}"] += 1
+        return "PURGED", job.state
 
     def heal(self, job_ids: list[str]) -> list[Pair]:
         self.begin()
@@ -328,7 +332,7 @@ class Model(World):
             self.alone.pop(nonce, None)
             return "LEFT", "", ""
         self.sweep(20)
-        if self.slots.setdefault(resource, {}).__len__() < limit and line:
+        if len(self.slots.setdefault(resource, {})) < limit and line:
             self.hand_over(resource)
         mine = self._held(resource, nonce)
         if not mine and me not in line and len(self.slots[resource]) < limit and not line:
@@ -344,10 +348,8 @@ class Model(World):
             return "BUSY", head[1], str(head[0])
         if me not in line:
             line[me] = -1  # learned from the server
-            self.alone[nonce] = Alone(nonce, resource, owner, ttl, "waiting")
             self.stats["parked:@lease"] += 1
-        if nonce in self.alone:
-            self.alone[nonce].expires = self.clock + 5_000
+        self.alone[nonce] = Alone(nonce, resource, owner, ttl, "waiting", expires=self.clock + 5_000)
         return "WAIT", "*", ""  # the place in line depends on the µs
 
     def _held(self, resource: str, nonce: str) -> tuple[str, str, str] | None:
@@ -373,5 +375,3 @@ class Model(World):
 def _run(job: Job) -> tuple[Any, ...]:
     return job.id, job.kind, job.queue, job.token, job.nonce, job.attempts, job.resource or "", job.crashes or 0
 
-
-assert ENDED

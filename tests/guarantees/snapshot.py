@@ -95,6 +95,12 @@ def _where(shot: Snapshot, job_id: str) -> list[str]:
     return homes + [name for name in ("leases", "later") if job_id in getattr(shot, name)]
 
 
+def _scores(shot: Snapshot, home: str) -> Scores:
+    name, _, rest = home.partition(":")
+    found: Scores = getattr(shot, name)[rest] if rest else getattr(shot, name)
+    return found
+
+
 def _jobs(shot: Snapshot) -> Iterator[str]:
     for job_id, job in shot.job.items():
         state, homes = job["state"], _where(shot, job_id)
@@ -106,6 +112,8 @@ def _jobs(shot: Snapshot) -> Iterator[str]:
         }.get(state)
         if homes != [home] * (home is not None):
             yield f"{job_id} is {state} and stands in {homes}, not in {home} alone"
+        at = float(job["due_at"] if state == "scheduled" else job["score"])
+        yield from (f"{job_id}: its score in {one} is not {at}" for one in homes if one != "leases" and _scores(shot, one)[job_id] != at)
         if (state == "failed") != (job_id in shot.dead):
             yield f"{job_id} is {state}, in the index of failed jobs: {job_id in shot.dead}"
         if state in ("done", "cancelled") and job_id not in shot.recent:

@@ -4,41 +4,46 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 
 import pytest
 
-from fencepost import LeaseExpired, LeaseLost, Run, StaleToken, Worker
+from fencepost import Fencepost, LeaseExpired, LeaseLost, Permanent, Retry, Run, Snooze, StaleToken, Worker
+from fencepost.clock import boottime_s
+from fencepost.worker import heartbeat
 from tests.life.working import reached, state_of, work_off, working
 from tests.support import eventually
 
 
-class Frozen(Worker):
-    """A worker whose heartbeat never beats, as if its process had been stopped by a signal."""
+class _Silent(heartbeat.Heartbeat):
+    def run(self) -> None:
+        self._halt.wait()
+        self._driver.close()
 
-    async def run(self) -> None:
-        from fencepost.worker import worker as module
 
-        class Silent(module.Heartbeat):
-            def run(self) -> None:
-                self._halt.wait()
-                self._driver.close()
+class CutOff(Worker):
+    """A worker with one slot whose heartbeat never beats. blind: nor does it look at its clock, as if frozen."""
 
-        patch = pytest.MonkeyPatch()
-        patch.setattr(module, "Heartbeat", Silent)
-        try:
-            await super().run()
-        finally:
-            patch.undo()
+    def __init__(self, app: Fencepost, lease_s: float, *, blind: bool) -> None:
+        super().__init__(app, ["default"], concurrency=1, lanes=1, lease_s=lease_s)
+        self.blind = blind
+
+    def _scan(self) -> None:
+        if not self.blind:
+            super()._scan()
 
 
 @pytest.fixture
-async def frozen(app):
-    """Start a frozen worker with one slot; it is ended after the test."""
+async def cut_off(app, monkeypatch):
+    """Start a worker that is cut off: `cut_off(lease_s, blind)`. It is ended after the test."""
     started: list[tuple[Worker, asyncio.Task[None]]] = []
 
-    def start(lease_s: float = 30.0) -> Worker:
-        worker = Frozen(app, ["default"], concurrency=1, lanes=1, lease_s=lease_s)
-        started.append((worker, asyncio.create_task(worker.run())))
+    async def start(lease_s: float = 2.0, *, blind: bool = True) -> Worker:
+        worker = CutOff(app, lease_s, blind=blind)
+        with monkeypatch.context() as patch:
+            patch.setattr("fencepost.worker.worker.Heartbeat", _Silent)
+            started.append((worker, asyncio.create_task(worker.run())))
+            await eventually(lambda: worker._heartbeat)
         return worker
 
     yield start
@@ -47,13 +52,13 @@ async def frozen(app):
         await life
 
 
-async def taken_back(app, clock, lease_s: float) -> None:
-    """Let the leases run out by the clock of the server, and a sweep take them back."""
-    clock.advance(lease_s + 0.1)
-    await work_off(app, "another-queue", lease_s=lease_s)
+async def taken_back(app, clock) -> None:
+    """Let leases of 2 s run out by the clock of the server, and a sweep take them back."""
+    clock.advance(2.1)
+    await work_off(app, "another-queue")
 
 
-async def test_at_the_local_deadline_an_async_handler_is_cancelled(app, frozen, events):
+async def test_at_the_local_deadline_an_async_handler_is_cancelled(app, cut_off, events):
     """Nothing renews this lease, and the worker does not wait for anybody to tell it. report: redisson/redisson#4698"""
     told, gate = [], asyncio.Event()
 
@@ -67,7 +72,7 @@ async def test_at_the_local_deadline_an_async_handler_is_cancelled(app, frozen, 
         return "written"
 
     job = await invoice.enqueue()
-    frozen(lease_s=1.0)
+    await cut_off(1.0, blind=False)
     await reached(job, "processing")
     await eventually(lambda: told)
     assert told == ["deadline"]
@@ -75,7 +80,7 @@ async def test_at_the_local_deadline_an_async_handler_is_cancelled(app, frozen, 
     assert await state_of(job) == "processing"  # nothing was written: the server takes it back in its own time
 
 
-async def test_check_raises_before_the_lease_ends_on_the_server(app, frozen):
+async def test_check_raises_before_the_lease_ends_on_the_server(app, cut_off):
     """report: redisson/redisson#4698"""
     told: list[tuple[str, float]] = []
     claimed = threading.Event()
@@ -89,13 +94,11 @@ async def test_check_raises_before_the_lease_ends_on_the_server(app, frozen):
                 run.check()
                 threading.Event().wait(0.01)
         except LeaseLost as lost:
-            from fencepost.clock import boottime_s
-
             told.append((lost.why, boottime_s() - began))
             raise
 
     job = await invoice.enqueue()
-    frozen(lease_s=1.0)
+    await cut_off(1.0, blind=False)
     await eventually(lambda: told)
     why, late_s = told[0]
     assert why == "deadline"
@@ -103,7 +106,7 @@ async def test_check_raises_before_the_lease_ends_on_the_server(app, frozen):
     assert await state_of(job) == "processing"
 
 
-async def test_a_result_that_comes_after_a_takeover_is_refused_and_counted(app, frozen, clock, events, redis):
+async def test_a_result_that_comes_after_a_takeover_is_refused_and_counted(app, cut_off, clock, events, redis):
     gates = [asyncio.Event(), asyncio.Event()]
     began = []
 
@@ -114,9 +117,9 @@ async def test_a_result_that_comes_after_a_takeover_is_refused_and_counted(app, 
         return f"run {run.token}"
 
     job = await invoice.enqueue()
-    old = frozen()
+    old = await cut_off()
     await eventually(lambda: began)
-    await taken_back(app, clock, 30)
+    await taken_back(app, clock)
     async with working(app):
         await eventually(lambda: len(began) == 2)
         gates[0].set()
@@ -131,9 +134,7 @@ async def test_a_result_that_comes_after_a_takeover_is_refused_and_counted(app, 
 
 @pytest.mark.parametrize("ends_first", ["old", "new"])
 @pytest.mark.parametrize("how", ["raises", "snoozes", "retries", "buries"])
-async def test_whatever_the_old_run_says_and_whenever_only_the_owner_counts(app, frozen, clock, ends_first, how):
-    from fencepost import Permanent, Retry, Snooze
-
+async def test_whatever_the_old_run_says_and_whenever_only_the_owner_counts(app, cut_off, clock, ends_first, how):
     gates, runs = [asyncio.Event(), asyncio.Event()], []
 
     @app.job()
@@ -148,9 +149,9 @@ async def test_whatever_the_old_run_says_and_whenever_only_the_owner_counts(app,
         raise {"raises": OSError("late"), "retries": Retry(after=0), "buries": Permanent("late")}[how]
 
     job = await invoice.enqueue()
-    old = frozen()
+    old = await cut_off()
     await eventually(lambda: runs)
-    await taken_back(app, clock, 30)
+    await taken_back(app, clock)
     async with working(app):
         await eventually(lambda: len(runs) == 2)
         if ends_first == "old":
@@ -168,7 +169,7 @@ async def test_whatever_the_old_run_says_and_whenever_only_the_owner_counts(app,
     assert (record.crashes, record.error) == (1, None)
 
 
-async def test_checkpoint_and_progress_of_the_old_run_are_refused(app, frozen, clock):
+async def test_checkpoint_and_progress_of_the_old_run_are_refused(app, cut_off, clock):
     refused, gate, runs = [], asyncio.Event(), []
 
     @app.job()
@@ -177,15 +178,15 @@ async def test_checkpoint_and_progress_of_the_old_run_are_refused(app, frozen, c
         if len(runs) == 2:
             return await run.checkpoint("the owner's")
         await gate.wait()
-        for write in (run.checkpoint("late"), run.progress(0.9)):
+        for write in (partial(run.checkpoint, "late"), partial(run.progress, 0.9)):
             with pytest.raises(StaleToken) as error:
-                await write
+                await write()
             refused.append(error.value)
 
     job = await import_pages.enqueue()
-    frozen()
+    await cut_off()
     await eventually(lambda: runs)
-    await taken_back(app, clock, 30)
+    await taken_back(app, clock)
     await work_off(app)
     gate.set()
     await eventually(lambda: len(refused) == 2)
@@ -194,7 +195,7 @@ async def test_checkpoint_and_progress_of_the_old_run_are_refused(app, frozen, c
     assert refused[0].newest == record.token
 
 
-async def test_a_lease_that_ran_out_but_was_not_taken_yet_has_an_error_of_its_own(app, frozen, clock):
+async def test_a_lease_that_ran_out_but_was_not_taken_yet_has_an_error_of_its_own(app, cut_off, clock):
     refused, gate = [], asyncio.Event()
 
     @app.job()
@@ -207,7 +208,7 @@ async def test_a_lease_that_ran_out_but_was_not_taken_yet_has_an_error_of_its_ow
             raise
 
     await import_pages.enqueue()
-    worker = frozen(lease_s=2.0)
+    worker = await cut_off()
     await eventually(lambda: worker.runs)
     clock.advance(2.1)
     gate.set()
@@ -232,7 +233,7 @@ async def test_the_heartbeat_learns_of_a_takeover_and_cancels_the_handler(app, c
     job = await invoice.enqueue()
     async with working(app, concurrency=1, lanes=1, lease_s=2.0):
         await reached(job, "processing")
-        await taken_back(app, clock, 2.0)
+        await taken_back(app, clock)
         async with working(app):
             await eventually(lambda: told)
     assert told[0] in ("stale", "expired")
@@ -265,9 +266,9 @@ async def test_an_answer_that_was_longer_on_its_way_than_the_lease_starts_nothin
         run.check()
         return "written"
 
-    redis.client_pause(1_300, all=False)  # stops writes, and so the scripts, but not the test's own reads
-    async with working(app, lease_s=1.0, poll_s=0.05):
-        job = await invoice.enqueue()
+    job = await invoice.enqueue()
+    redis.client_pause(1_300, all=False)  # stops writes, and so the scripts
+    async with working(app, lease_s=1.0):
         assert await job.result(timeout=5) == "written"
     record = await job.status()
     assert (runs, record.attempts, record.crashes) == ([""], 1, 0)

@@ -111,6 +111,12 @@ def _(p: Partition) -> Call[Any]:
     return p.store.heal([p.put(state).job_id for state in ("queued", "scheduled", "waiting", "processing", "done")])
 
 
+@scenario("heal", "BROKEN")
+def _(p: Partition) -> Call[Any]:
+    p.redis.hset(p.keys.job("torn"), "state", "waiting")
+    return p.store.heal(["torn"])
+
+
 @scenario("heal", "GONE")
 def _(p: Partition) -> Call[Any]:
     return p.store.heal(["nobody"])

@@ -5,24 +5,32 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-__all__ = ["STAGE_SETTING", "Stage"]
+__all__ = ["NAMESPACE", "QUEUES", "STAGE_SETTING", "Stage", "end_with_parent"]
 
 STAGE_SETTING: Final = "FENCEPOST_DEMO_STAGE"
 """The environment variable that tells the processes of the demo their folder."""
+
+NAMESPACE: Final = "shop"
+QUEUES: Final = ("invoices", "stock", "mail", "upkeep")
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
     """Told to every process of the demo. All lengths in seconds.
 
+    orders_csv: "" for the orders that ship with the package. count: how many of them. naive: without Fencepost.
     lease_s: short, so that a lost worker shows soon. invoice_s, stock_s: how long the work itself takes.
     """
 
     folder: str
+    orders_csv: str = ""
+    count: int = 0
+    naive: bool = False
     redis_url: str = "redis://localhost:6379/0"
     smtp_port: int = 0
     lease_s: float = 2.5
@@ -48,6 +56,10 @@ class Stage:
     def logs(self) -> Path:
         return Path(self.folder, "logs")
 
+    def ready(self, name: str) -> Path:
+        """The file that says: the process of this name has started."""
+        return Path(self.folder, f"{name}.ready")
+
     @property
     def gate(self) -> Path:
         """The producers wait until this file is there, so that they really race."""
@@ -66,3 +78,14 @@ class Stage:
         if folder is None:
             return cls(tempfile.gettempdir())
         return cls(**json.loads(Path(folder, "stage.json").read_text()))
+
+
+def end_with_parent() -> None:
+    """End this process at once when the pipe from its parent closes: nobody is left who could ask it to stop."""
+
+    def watch() -> None:
+        while os.read(0, 1024):
+            pass
+        os._exit(3)
+
+    threading.Thread(target=watch, name="fencepost-demo-parent", daemon=True).start()

@@ -11,7 +11,7 @@ from fencepost.keys import Keys
 from fencepost.operate.held import running
 from fencepost.operate.plan import Plan, View, look, text
 
-__all__ = ["Overview", "QueueView", "WorkerView", "counters", "overview", "queue_names", "scan", "workers"]
+__all__ = ["Overview", "QueueView", "WorkerView", "counters", "now_ms", "overview", "queue_names", "scan", "workers"]
 
 SILENT_MS: Final = 10_000
 """A worker that was not seen for as long is taken for gone; it shows itself once a second."""
@@ -108,6 +108,12 @@ def _about(raw: Any) -> dict[str, Any]:
     return said
 
 
+def now_ms(keys: Keys) -> Plan[int]:
+    """The server's time."""
+    view: View = yield look(keys, [])
+    return view.now_ms
+
+
 def workers(keys: Keys) -> Plan[list[WorkerView]]:
     """The workers of the last hour, the one seen last first."""
     seen = yield from _seen(keys)
@@ -154,13 +160,13 @@ def _queues(keys: Keys, names: list[str], serving: dict[str, int]) -> Plan[list[
     out: list[QueueView] = []
     for at in range(0, len(names), 200):
         part = names[at : at + 200]
-        commands = [(verb, keys.ready(name), *rest) for name in part for verb, *rest in (("ZCARD",), ("ZRANGE", 0, 0))]
-        view: View = yield look(keys, commands)
-        now_ms, replies = view.now_ms, view.replies
-        heads = [text(head[0]) if head else "" for head in replies[1::2]]
+        ready = [keys.ready(name) for name in part]
+        view: View = yield look(keys, [("ZCARD", key) for key in ready] + [("ZRANGE", key, "0", "0") for key in ready])
+        now, sizes = view.now_ms, view.replies[: len(part)]
+        heads = [text(head[0]) if head else "" for head in view.replies[len(part) :]]
         view = yield look(keys, [("HMGET", keys.job(head), "created_at", "updated_at") for head in heads])
-        for name, ready, since in zip(part, replies[::2], view.replies, strict=True):
+        for name, size, since in zip(part, sizes, view.replies, strict=True):
             moment = since[1] or since[0]
-            waits = None if moment is None else max(0, now_ms - int(float(moment)))
-            out.append(QueueView(name, ready, waits, serving.get(name, 0)))
+            waits = None if moment is None else max(0, now - int(float(moment)))
+            out.append(QueueView(name, size, waits, serving.get(name, 0)))
     return out

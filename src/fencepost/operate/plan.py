@@ -35,7 +35,7 @@ async def run(driver: AsyncDriver, plan: Plan[T], give_up_s: float | None = None
         while True:
             try:
                 answer = await driver.run(call, give_up_s)
-            except Exception as error:  # the plan may know what to do with it
+            except Exception as error:  # noqa: BLE001 - the plan may know what to do with it
                 call = plan.throw(error)
             else:
                 call = plan.send(answer)
@@ -52,7 +52,7 @@ def run_sync(driver: SyncDriver, plan: Plan[T], give_up_s: float | None = None) 
         while True:
             try:
                 answer = driver.run(call, give_up_s)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - as above
                 call = plan.throw(error)
             else:
                 call = plan.send(answer)

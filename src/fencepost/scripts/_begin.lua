@@ -40,6 +40,7 @@ local function ring(queue) rings[queue] = (rings[queue] or 0) + 1 end
 -- An event: name, job id, kind, then what is known of: token nonce attempt reason resource. Tab-separated.
 local function emit(name, id, kind, tok, nonce, attempt, reason, resource)
   told = told + 1
+  if reason and reason ~= '' then reason = string.gsub(reason, '%c', ' ') end -- people's text must not break the line
   lines[told] = name .. '\t' .. id .. '\t' .. (kind or '') .. '\t' .. (tok or '') .. '\t' .. (nonce or '') .. '\t'
     .. (attempt or '') .. '\t' .. (reason or '') .. '\t' .. (resource or '')
 end

@@ -48,16 +48,15 @@ local function admit(id, queue, kind, opt)
     count('duplicate', kind)
     emit('duplicate', owner, kind, '', '', '', id, opt.resource)
     answer('DUPLICATE', owner, owner_state)
-  elseif full(queue) then
-    return answer('FULL', id, '')
   end
+  opt.due = math.max(tonumber(opt.run_at_ms) or 0, now + (tonumber(opt.delay_ms) or 0))
+  if not owner and opt.due <= now and full(queue) then return answer('FULL', id, '') end
   if opt.idem then
     idem[opt.idem] = (owner or id) .. ' ' .. opt.fingerprint
     bind[#bind + 1] = opt
   end
   if owner then return nil end
   if opt.dedup then dedup[opt.dedup] = id end
-  opt.due = tonumber(opt.run_at_ms) or now + (tonumber(opt.delay_ms) or 0)
   return opt.due > now and 'scheduled' or 'queued'
 end
 for at = 2, #ARGV, 5 do

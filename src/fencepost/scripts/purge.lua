@@ -5,17 +5,18 @@
 -- RETURNS: 2 values an id: PURGED state | ILLEGAL state | GONE ''
 -- TWICE: the second time the job is GONE.
 --- @include _begin
-local reason, out, todo = ARGV[1], {}, {}
+local reason, out, todo, seen = ARGV[1], {}, {}, {}
 call('ZCARD', DEAD)
 for at = 2, #ARGV do
   local id = ARGV[at]
   local j = call('HMGET', JOB .. id, 'state', 'kind', 'opts')
-  local word, state = 'PURGED', j[1] or ''
-  if not j[1] then
+  local word, state = 'PURGED', not seen[id] and j[1] or ''
+  if state == '' then
     word = 'GONE'
     todo[#todo + 1] = {id}
   elseif state ~= 'done' and state ~= 'failed' and state ~= 'cancelled' then word = 'ILLEGAL'
   else
+    seen[id] = true
     local key = options(j[3]).dedup
     todo[#todo + 1] = {id, j[2], key and call('GET', P .. 'dedup:' .. key) == id and P .. 'dedup:' .. key}
   end

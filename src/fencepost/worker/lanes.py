@@ -12,10 +12,10 @@ import math
 from typing import TYPE_CHECKING
 
 from fencepost.clock import boottime_s, new_nonce
-from fencepost.errors import ScriptError
+from fencepost.errors import FencepostError, ScriptError
 from fencepost.lease import local_deadline
 from fencepost.log import emit
-from fencepost.store import Outcome, Request, Served
+from fencepost.store import Claimed, Outcome, Request, Served
 
 if TYPE_CHECKING:
     from fencepost.worker.worker import Worker
@@ -40,9 +40,11 @@ class Lanes:
         self._sleepers: list[asyncio.Future[None]] = []
         self.hungry, self.curious, self.sweep = False, True, False
         self.in_flight = 0
+        self.answered_at_s = boottime_s()
         self._calm = asyncio.Event()
         self._upkeep_at = -math.inf
         self._turn = 0
+        self._asked: dict[str, Request] = {}  # where queues are capped: the requests on their way, by lane
         self.due_in_s: float | None = None
 
     def start(self) -> list[asyncio.Task[None]]:
@@ -90,6 +92,7 @@ class Lanes:
                 got = await self._exchange(name, outcomes, wanted)
             finally:
                 self.in_flight -= 1
+                self._asked.pop(name, None)
             worker.free += wanted - got
             if wanted:
                 self._set_hungry(got == wanted)
@@ -130,11 +133,29 @@ class Lanes:
             return 0
         self.due_in_s = served.due_in_s
         self._heard(outcomes, served)
-        deadline_s = local_deadline(sent_at, worker.lease_s)
+        self.answered_at_s = now = boottime_s()
+        jobs, deadline_s = served.jobs, local_deadline(sent_at, worker.lease_s)
+        if jobs and now - sent_at > worker.lease_s / 3:  # a late answer: nobody knows when the leases began
+            jobs, deadline_s = await self._renewed(jobs)
         started = 0
-        for claimed in served.jobs:
+        for claimed in jobs:
             started += worker.start_run(claimed, deadline_s, served.server_ms)
         return started
+
+    async def _renewed(self, jobs: list[Claimed]) -> tuple[list[Claimed], float]:
+        """Renew before the first line of a handler runs; return the runs that still are ours and their deadline."""
+        worker, sent_at = self._worker, boottime_s()
+        lease_ms = round(worker.lease_s * 1000)
+        call = worker.store.renew(lease_ms, worker.id, [claimed.key for claimed in jobs])
+        try:
+            answers = await worker.driver.run(call, worker.lease_s / 3)
+        except FencepostError as error:  # the leases run out by themselves and the jobs come back
+            emit(_log, logging.WARNING, "renew_failed", worker_id=worker.id, runs=len(jobs), cause=str(error)[:200])
+            return [], 0.0
+        ours = [claimed for claimed, answer in zip(jobs, answers, strict=True) if answer.word in ("OK", "CANCEL")]
+        if ours and boottime_s() - sent_at > worker.lease_s / 3:  # late again
+            return await self._renewed(ours)
+        return ours, local_deadline(sent_at, worker.lease_s)
 
     def _request(self, name: str, wanted: int, now: float) -> Request:
         worker = self._worker
@@ -146,8 +167,14 @@ class Lanes:
         queues = worker.queues if self._turn % 8 else worker.queues[::-1]
         if worker.capped:
             held = worker.held_by_queue()
+            for asked in self._asked.values():  # what another lane may be getting at this moment
+                for queue, most in asked.queues:
+                    held[queue] = held.get(queue, 0) + min(most, asked.wanted)
             queues = tuple((queue, max(0, most - held.get(queue, 0))) for queue, most in queues)
-        return Request(worker.id, name, new_nonce(), wanted, round(worker.lease_s * 1000), upkeep, queues)
+        request = Request(worker.id, name, new_nonce(), wanted, round(worker.lease_s * 1000), upkeep, queues)
+        if worker.capped:
+            self._asked[name] = request
+        return request
 
     def _heard(self, outcomes: list[Outcome], served: Served) -> None:
         for outcome, (word, newest) in zip(outcomes, served.replies, strict=True):

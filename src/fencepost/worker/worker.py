@@ -128,10 +128,14 @@ class Worker:
         return self.stopping and not self.runs and not self.outcomes
 
     def alive(self) -> bool:
-        """Whether the event loop moved and the heartbeat thread went round lately: the health check."""
-        now = boottime_s()
-        beat = self._heartbeat
-        return beat is not None and beat.is_alive() and now - beat.beat_at < max(5.0, self.lease_s)
+        """Whether the event loop moved, the heartbeat went round and a script was answered in the last seconds.
+
+        The health check: false while Redis is away. An idle worker calls a script every poll_s, a busy one too.
+        """
+        now, beat, patience = boottime_s(), self._heartbeat, max(10.0, 3 * self.poll_s)
+        if beat is None or not beat.is_alive():
+            return False
+        return now - beat.beat_at < max(patience, self.lease_s) and now - self.lanes.answered_at_s < patience
 
     @property
     def stuck(self) -> list[Run]:
@@ -172,6 +176,7 @@ class Worker:
             self.stop()
 
     def held_by_queue(self) -> dict[str, int]:
+        """How many slots each queue holds now."""
         held: dict[str, int] = {}
         for run in self.runs.values():
             held[run.queue] = held.get(run.queue, 0) + 1

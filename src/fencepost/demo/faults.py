@@ -1,0 +1,170 @@
+"""What is done to the workers: one is killed, one is frozen past its lease and woken, both in the middle of their work.
+
+The story is told by a generator: each `yield` means "not yet, look again soon", so the director (play.py) can draw its
+progress between two steps.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from fencepost.clock import boottime_s
+from fencepost.demo.records import Records, RunSeen
+from fencepost.demo.stage import Stage
+
+__all__ = ["Faults", "story"]
+
+_PATIENCE_S = 15.0
+_WISHES_S = 2.0
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Faults:
+    """What was done, and that it hit.
+
+    killed_runs, frozen_runs: what the victims held at that moment. frozen_s: how long. missed: why a fault did not
+    hit; empty when both did.
+    """
+
+    killed: str = ""
+    killed_at: float = 0.0
+    killed_runs: list[RunSeen] = field(default_factory=list)
+    frozen: str = ""
+    frozen_s: float = 0.0
+    frozen_runs: list[RunSeen] = field(default_factory=list)
+    missed: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Scene:
+    """What the story is played with. orders: how many invoices there will be."""
+
+    stage: Stage
+    workers: dict[str, subprocess.Popen[bytes]]
+    records: Records
+    orders: int
+    say: Say
+    faults: Faults = field(default_factory=Faults)
+
+    def invoices_done(self) -> int:
+        return sum(kind == "generate_invoice" for kind in self.records.done.values())
+
+
+def story(scene: Scene) -> Iterator[None]:
+    """Kill the first worker when some of the invoices are written, freeze the second when more are."""
+    first, second, *_ = scene.workers
+    yield from _until(lambda: scene.invoices_done() >= scene.orders * 0.15, 60.0)
+    yield from _kill(scene, first)
+    yield from _until(lambda: scene.invoices_done() >= scene.orders * 0.35, 60.0)
+    yield from _freeze_and_wake(scene, second)
+
+
+def _until(condition: Callable[[], bool], patience_s: float = _PATIENCE_S) -> Iterator[None]:
+    """Wait for a condition, but not for ever: who goes on looks again whether it is true."""
+    end = time.monotonic() + patience_s
+    while not condition() and time.monotonic() < end:
+        yield
+
+
+def _jam(scene: Scene, worker: str, wishes: set[str]) -> Iterator[None]:
+    """Let a worker's handlers stand still in the middle, until it holds nothing else.
+
+    wishes: where runs should stand; a run that writes to the shop is a must, the rest is waited for a little.
+    """
+    (scene.stage.jams / worker).touch()
+    began = time.monotonic()
+
+    def ready() -> bool:
+        held = scene.records.going_on(worker)
+        places = {run.place for run in held}
+        wished = wishes <= places or time.monotonic() > began + _WISHES_S
+        return _all_inside(held) and "invoice" in places and wished
+
+    yield from _until(ready)
+
+
+def _all_inside(held: list[RunSeen]) -> bool:
+    return bool(held) and all(run.place for run in held)
+
+
+def _kill(scene: Scene, worker: str) -> Iterator[None]:
+    faults, process = scene.faults, scene.workers[worker]
+    yield from _jam(scene, worker, {"invoice", "stock", "before mail" if scene.stage.naive else "after mail"})
+    process.kill()
+    process.wait()
+    (scene.stage.jams / worker).unlink()
+    scene.records.read()
+    faults.killed, faults.killed_at = worker, boottime_s()
+    faults.killed_runs = scene.records.going_on(worker)
+    if not any(run.place == "invoice" for run in faults.killed_runs):
+        faults.missed.append(f"{worker} held no invoice when it was killed")
+    scene.say(f"killed {worker} (SIGKILL) in the middle of {_told(faults.killed_runs)}")
+
+
+def _freeze_and_wake(scene: Scene, worker: str) -> Iterator[None]:
+    faults, records = scene.faults, scene.records
+    jam = scene.stage.jams / worker
+    hit = False
+    for _ in range(20):
+        yield from _jam(scene, worker, {"invoice", "stock"})
+        _stop(scene.workers[worker])
+        since = boottime_s()
+        records.read()  # it is stopped: nothing is added any more
+        faults.frozen_runs = records.going_on(worker)
+        # Stopped in the middle of a transaction it would hold up the whole shop; only those at the jam hold nothing.
+        hit = _all_inside(faults.frozen_runs) and any(run.place == "invoice" for run in faults.frozen_runs)
+        if hit or scene.invoices_done() >= scene.orders:
+            break
+        os.kill(scene.workers[worker].pid, signal.SIGCONT)
+        yield
+    faults.frozen = worker
+    if not hit:
+        faults.missed.append(f"{worker} held no invoice when it was frozen")
+    scene.say(f"froze {worker} (SIGSTOP) in the middle of {_told(faults.frozen_runs)}")
+    past_lease = since + scene.stage.lease_s * 1.1
+    yield from _until(lambda: boottime_s() > past_lease and all(_taken_over(scene, run) for run in faults.frozen_runs))
+    untaken = [run for run in faults.frozen_runs if not _taken_over(scene, run)]
+    if untaken:
+        faults.missed.append(f"nobody had taken over {_told(untaken)} when {worker} was woken")
+    jam.unlink()  # the first thing it will see
+    os.kill(scene.workers[worker].pid, signal.SIGCONT)
+    faults.frozen_s = boottime_s() - since
+    scene.say(f"woke {worker} (SIGCONT) after {faults.frozen_s:.1f} s; others have taken over its work")
+    yield from _until(lambda: all(run.end is not None for run in faults.frozen_runs), 5.0)
+    late = sum(run.how == "late" for run in faults.frozen_runs)
+    refused = sum(len(run.refused) for run in faults.frozen_runs)
+    if not scene.stage.naive and not any("write" in run.refused for run in faults.frozen_runs):
+        faults.missed.append(f"{worker} tried no late write")
+    scene.say(f"{worker} woke up: {late} of {len(faults.frozen_runs)} runs stopped, {refused} late writes refused")
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Freeze a process and return when it is frozen (or has ended by itself, which is noticed later)."""
+    os.kill(process.pid, signal.SIGSTOP)
+    os.waitpid(process.pid, os.WUNTRACED)
+
+
+def _taken_over(scene: Scene, run: RunSeen) -> bool:
+    """Another run of the same job has begun, and where it writes to the shop, it has installed its token there."""
+    other = scene.records.successor(run)
+    if other is None:
+        return False
+    if scene.stage.naive or "mail" in run.place:
+        return True
+    db = sqlite3.connect(scene.stage.database, timeout=5.0, isolation_level=None)
+    try:
+        row = db.execute("SELECT token FROM fences WHERE resource = ?", (run.resource,)).fetchone()
+    finally:
+        db.close()
+    return row is not None and row[0] > run.token
+
+
+def _told(runs: list[RunSeen]) -> str:
+    return ", ".join(sorted(run.resource or run.kind for run in runs)) or "nothing"

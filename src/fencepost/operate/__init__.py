@@ -1,0 +1,163 @@
+"""What operators do: look at jobs, locks, workers and queues; cancel, requeue, purge, heal.
+
+Each operation is a plan, run by ``await operator.run(plan)`` or ``operator.run_sync(plan)``. Nothing here reads a whole
+index or walks all keys in one call: lists have pages, scans have steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from fencepost.clock import uuid7
+from fencepost.errors import ConfigurationError
+from fencepost.job import JobRecord
+from fencepost.operate import dead, held, overview
+from fencepost.operate import heal as healing
+from fencepost.operate import jobs as reading
+from fencepost.operate.dead import BulkReport, DeadFilter, ItemOutcome
+from fencepost.operate.heal import HalfState, HealReport
+from fencepost.operate.held import Holder, Lock, Waiter
+from fencepost.operate.jobs import Event, JobView, Page, summary
+from fencepost.operate.overview import Overview, QueueView, WorkerView
+from fencepost.operate.plan import Plan, run, run_sync
+from fencepost.states import State
+
+if TYPE_CHECKING:
+    from fencepost.app import Fencepost
+
+__all__ = [
+    "BulkReport",
+    "DeadFilter",
+    "Event",
+    "HalfState",
+    "HealReport",
+    "Holder",
+    "ItemOutcome",
+    "JobView",
+    "Lock",
+    "Operator",
+    "Overview",
+    "Page",
+    "Plan",
+    "QueueView",
+    "Waiter",
+    "WorkerView",
+    "summary",
+]
+
+T = TypeVar("T")
+_SCAN_STEPS = 200
+
+
+class Operator:
+    """The operations on one application's partition. Each method but run, run_sync and heal_some returns a plan."""
+
+    def __init__(self, app: Fencepost) -> None:
+        self._link, self._store, self._keys = app.link, app.link.store, app.link.store.keys
+        self._queues = sorted({handler.settings.queue for handler in app.handlers.values()})
+
+    async def run(self, plan: Plan[T], give_up_s: float | None = None) -> T:
+        """Run a plan on this event loop. Raises RedisUnavailable, and what the plan names."""
+        return await run(self._link.asynchronous, plan, give_up_s)
+
+    def run_sync(self, plan: Plan[T], give_up_s: float | None = None) -> T:
+        """As run, for code without an event loop."""
+        return run_sync(self._link.synchronous, plan, give_up_s)
+
+    # -- reading ------------------------------------------------------------------------------------------
+
+    def job(self, job_id: str, *, history: bool = False) -> Plan[JobView]:
+        """Read a job, with its events where asked for. Raises JobNotFound."""
+        return reading.job(self._keys, job_id, history)
+
+    def jobs(
+        self,
+        state: str,
+        *,
+        queue: str | None = None,
+        kind: str | None = None,
+        resource: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Plan[Page[JobRecord]]:
+        """Read a page of the jobs in a state: in the order in which they are served, ended ones newest first.
+
+        The records lack payload, result and error text. limit: 1 to 1000. Raises ConfigurationError.
+        """
+        queues, resources = [queue] if queue else [], [resource] if resource else []
+        if state == State.QUEUED and not queues:
+            queues, _ = yield from overview.queue_names(self._keys, self._queues, _SCAN_STEPS)
+        if state == State.WAITING and not resources:
+            resources = yield from held.resources(self._keys)
+
+        def wanted(record: JobRecord) -> bool:
+            fits = queue in (None, record.queue) and kind in (None, record.kind)
+            return fits and resource in (None, record.resource)
+
+        return (yield from reading.jobs(self._keys, state, queues, resources, wanted, limit, cursor))
+
+    def dead(
+        self, chosen: DeadFilter | None = None, *, limit: int = 50, cursor: str | None = None
+    ) -> Plan[Page[JobRecord]]:
+        """Read a page of the dead letters that agree with the filter, newest first. Nothing is dropped by reading."""
+        chosen = chosen or DeadFilter()
+        moment = (yield from overview.now_ms(self._keys)) - round(chosen.older_than_s * 1000)
+
+        def wanted(record: JobRecord) -> bool:
+            return chosen.accepts(record) and (record.finished_at or 0) <= moment
+
+        return (yield from reading.jobs(self._keys, State.FAILED, [], [], wanted, limit, cursor))
+
+    def locks(self, resource: str | None = None, *, limit: int = 50, cursor: str | None = None) -> Plan[Page[Lock]]:
+        """Read a page of the resources that are held or reserved, by name; or one, held or only waited for."""
+        return held.locks(self._keys, resource, limit, cursor)
+
+    def workers(self) -> Plan[list[WorkerView]]:
+        """The workers of the last hour, the one seen last first."""
+        return overview.workers(self._keys)
+
+    def overview(self, *, steps: int = _SCAN_STEPS) -> Plan[Overview]:
+        """Queues, sizes and counters. steps: how far to scan for queues that nobody serves, 1,000 keys a step."""
+        return overview.overview(self._keys, self._queues, steps)
+
+    # -- changing -----------------------------------------------------------------------------------------
+
+    def cancel(self, job_ids: Sequence[str], *, hard: bool = False, reason: str = "cancelled") -> Plan[BulkReport]:
+        """Cancel jobs. A running one is asked to stop; hard takes it from its worker at once, whose later writes are
+        refused. Outcomes: cancelled, asked, illegal (it has ended), gone."""
+        if not reason or not reason.isprintable() or len(reason) > 200:
+            raise ConfigurationError("reason", f"{reason[:40]!a} is not a line of 1 to 200 characters")
+        return dead.each(
+            "cancel", lambda one: self._store.cancel(one, uuid7(), hard=hard, reason=reason), job_ids
+        )  # fmt: skip
+
+    def requeue(self, job_ids: Sequence[str]) -> Plan[BulkReport]:
+        """Start failed or cancelled jobs again, with fresh counters. Outcomes: requeued, illegal (it lives, or is
+        done: somebody was first), duplicate (its dedup key has a newer owner), gone (dropped from the index)."""
+        return dead.by_ids("requeue", dead.requeueing(self._store), job_ids)
+
+    def requeue_all(self, chosen: DeadFilter, *, dry_run: bool = False) -> Plan[BulkReport]:
+        """Requeue every dead letter that agrees with the filter, in batches. dry_run: only count them."""
+        return dead.by_filter(self._store, "requeue", dead.requeueing(self._store), chosen, dry_run)
+
+    def purge(self, job_ids: Sequence[str], *, reason: str = "operator") -> Plan[BulkReport]:
+        """Forget ended jobs for good. Outcomes: purged, illegal (it lives), gone."""
+        return dead.by_ids("purge", dead.purging(self._store, reason), job_ids)
+
+    def purge_all(self, chosen: DeadFilter, *, dry_run: bool = False, reason: str = "operator") -> Plan[BulkReport]:
+        """Purge every dead letter that agrees with the filter, in batches. dry_run: only count them."""
+        return dead.by_filter(self._store, "purge", dead.purging(self._store, reason), chosen, dry_run)
+
+    def heal(self, *, dry_run: bool = True, steps: int = _SCAN_STEPS, cursor: str | None = None) -> Plan[HealReport]:
+        """Find live jobs that stand in no list, and entries without a job; mend them unless dry_run.
+
+        steps: how far to scan, 1,000 keys a step; the report's cursor goes on from there.
+        """
+        if cursor is not None and not cursor.isdecimal():
+            raise ConfigurationError("cursor", f"{cursor[:40]!a} is not from a heal report", "Use it unchanged.")
+        return healing.heal(self._store, dry_run, steps, int(cursor or 0))
+
+    async def heal_some(self, cursor: int = 0) -> int:
+        """Mend what a step of 200 keys finds; returns the cursor for the next call. A worker calls it now and then."""
+        return await self.run(healing.heal_some(self._store, cursor))

@@ -1,0 +1,266 @@
+"""The model-based machine: any sequence of calls leaves the partition exactly as the model says, invariants included.
+
+FENCEPOST_HYPOTHESIS=long runs ten minutes' worth. With CI set the sequences are the same in every run; otherwise they
+are new ones and a failure prints the blob that repeats it.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+
+from fencepost.job import JobSpec
+from tests.guarantees.machine import Both
+from tests.guarantees.model_verbs import Ask, End
+from tests.support import StoppedClock, raw_client, start_server
+from tests.support.clock import OffsetFile
+
+LONG = os.environ.get("FENCEPOST_HYPOTHESIS") == "long"
+LIMITS = {"till": 1, "gate": 2}
+WORKERS = ("w1", "w2", "w3")
+pick = st.integers(0, 30)
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> JobSpec:
+    """A job to enqueue; its id is filled in by the rule."""
+    resource = draw(st.sampled_from([None, None, "till", "till", "gate"]))
+    idem = draw(st.sampled_from([None, None, None, "i1", "i2"]))
+    return JobSpec(
+        id="",
+        kind=draw(st.sampled_from(["k1", "k2"])),
+        queue=draw(st.sampled_from(["a", "b"])),
+        priority=draw(st.sampled_from([0, 0, 5])),
+        delay_ms=draw(st.sampled_from([0, 0, 0, 700, 4_000])),
+        resource=resource,
+        limit=LIMITS[resource] if resource else 1,
+        on_busy=draw(st.sampled_from(["wait", "wait", "wait", "skip", "fail", "later:1500"])) if resource else "wait",
+        ordered=draw(st.booleans()) if resource else False,
+        dedup=draw(st.sampled_from([None, None, "d1", "d2"])),
+        idem=idem,
+        fingerprint=draw(st.sampled_from(["f1", "f1", "f2"])) if idem else None,
+        idem_ttl_ms=draw(st.sampled_from([2_500, 86_400_000])),
+        max_crashes=draw(st.sampled_from([3, 1, 0])),
+        retention_ms=draw(st.sampled_from([86_400_000, 3_000])),
+        failed_retention_ms=draw(st.sampled_from([604_800_000, 6_000])),
+    )
+
+
+def asks(wanted: st.SearchStrategy[int]) -> st.SearchStrategy[Ask]:
+    most = st.sampled_from([9, 9, 1, 0])
+    queues = st.tuples(st.permutations(["a", "b"]), most, most).map(lambda q: ((q[0][0], q[1]), (q[0][1], q[2])))
+    return st.builds(
+        Ask, st.sampled_from(WORKERS), st.just(""), wanted, st.sampled_from([2_000, 6_000]), st.booleans(), queues
+    )
+
+
+ends = st.builds(
+    End,
+    *[st.just("")] * 3,
+    word=st.sampled_from(["DONE", "DONE", "RETRY", "RETRY", "BURY", "RELEASE", "CANCEL"]),
+    value=st.sampled_from(["", "x"]),
+    delay_ms=st.sampled_from([0, 0, 900, 5_000]),
+)
+forgeries = st.sampled_from(["", "", "", "", "token", "nonce", "both"])
+
+
+class Machine(RuleBasedStateMachine):
+    """Draws calls. Keys of runs are kept for ever, so that stale, lapsed and foreign ones come up all the time."""
+
+    def __init__(self, client: Any, url: str, clock: StoppedClock) -> None:
+        super().__init__()
+        self.both = Both(client, url, clock)
+        self.ids: list[str] = []
+        self.runs: list[tuple[str, str, str]] = []
+        self.alone: list[tuple[str, str, str]] = []
+        self.claims: dict[str, Ask] = {}
+        self.serial = 0
+
+    def teardown(self) -> None:
+        self.both.close()
+
+    def fresh(self, letter: str) -> str:
+        self.serial += 1
+        return f"{letter}{self.serial}"
+
+    def an_id(self, at: int) -> str:
+        return self.ids[-1 - at % len(self.ids)]
+
+    def a_run(self, at: int, forged: str, among: list[tuple[str, str, str]]) -> tuple[str, str, str]:
+        job_id, token, nonce = among[-1 - at % len(among)]
+        if forged in ("token", "both"):
+            token = str(int(token) + at - 15)
+        return job_id, token, nonce + "x" if forged in ("nonce", "both") else nonce
+
+    def note(self, ask: Ask, served: Any) -> None:
+        self.claims[ask.worker] = ask
+        self.runs += [(job[0], job[3], job[4]) for job in served["jobs"]]
+
+    # -- jobs ---------------------------------------------------------------------------------------------
+
+    @rule(batch=st.lists(st.tuples(specs(), st.booleans(), pick), min_size=1, max_size=4), limit=st.sampled_from([0, 0, 3]))
+    def enqueue(self, batch: list[tuple[JobSpec, bool, int]], limit: int) -> None:
+        for spec, known, at in batch:
+            spec.id = self.an_id(at) if known and at < 4 and self.ids else self.fresh("j")
+            self.ids.append(spec.id)
+        self.both.do("enqueue", [spec for spec, _, _ in batch], limit)
+
+    @rule(ask=asks(st.integers(0, 4)))
+    def claim(self, ask: Ask) -> None:
+        ask = _named(ask, self.fresh("n"))
+        self.note(ask, self.both.do("claim", ask))
+
+    @precondition(lambda self: self.claims)
+    @rule(at=pick)
+    def claim_sent_again(self, at: int) -> None:
+        """The reply was lost; meanwhile other things happened."""
+        ask = list(self.claims.values())[at % len(self.claims)]
+        self.note(ask, self.both.do("claim", ask))
+
+    @precondition(lambda self: self.runs)
+    @rule(end=ends, at=st.integers(0, 3))
+    def finish_one(self, end: End, at: int) -> None:
+        self._finish([(end, at, "")], Ask("w1", "", 0, 2_000, False, (("a", 9), ("b", 9))))
+
+    @precondition(lambda self: self.runs)
+    @rule(batch=st.lists(st.tuples(ends, pick, forgeries), max_size=4), ask=asks(st.integers(0, 3)))
+    def finish(self, batch: list[tuple[End, int, str]], ask: Ask) -> None:
+        self._finish(batch, ask)
+
+    def _finish(self, batch: list[tuple[End, int, str]], ask: Ask) -> None:
+        outcomes = [
+            End(*self.a_run(at, forged, self.runs), end.word, end.value, end.delay_ms) for end, at, forged in batch
+        ]
+        ask = _named(ask, self.fresh("n"))
+        self.note(ask, self.both.do("finish", outcomes, ask))
+
+    @precondition(lambda self: self.runs or self.alone)
+    @rule(batch=st.lists(st.tuples(pick, forgeries), min_size=1, max_size=3), lease_ms=st.sampled_from([1_000, 6_000]))
+    def renew(self, batch: list[tuple[int, str]], lease_ms: int) -> None:
+        among = self.runs + [(f"@{nonce}", token, nonce) for _, token, nonce in self.alone]
+        self.both.do("renew", lease_ms, [self.a_run(at, forged, among) for at, forged in batch])
+
+    @precondition(lambda self: self.runs)
+    @rule(at=pick, forged=forgeries)
+    def checkpoint(self, at: int, forged: str) -> None:
+        self.both.do("checkpoint", *self.a_run(at, forged, self.runs), self.fresh("c"))
+
+    @precondition(lambda self: self.ids)
+    @rule(at=pick, hard=st.booleans(), request=st.sampled_from(["", "", "again"]))
+    def cancel(self, at: int, hard: bool, request: str) -> None:
+        self.both.do("cancel", self.an_id(at), hard, "wish", request or self.fresh("r"))
+
+    @precondition(lambda self: self.ids)
+    @rule(places=st.lists(pick, min_size=1, max_size=3), request=st.sampled_from(["", "", "again"]))
+    def requeue(self, places: list[int], request: str) -> None:
+        ended = [job.id for job in self.both.model.in_state("failed", "cancelled")] or self.ids
+        self.both.do("requeue", [ended[at % len(ended)] for at in places], request or self.fresh("r"))
+
+    @precondition(lambda self: self.ids)
+    @rule(places=st.lists(pick, min_size=1, max_size=3))
+    def purge(self, places: list[int]) -> None:
+        self.both.do("purge", [self.an_id(at) for at in places])
+
+    @precondition(lambda self: self.ids)
+    @rule()
+    def heal(self) -> None:
+        """Nothing a script does needs healing."""
+        self.both.do("heal", self.ids[-20:])
+
+    # -- stand-alone leases -------------------------------------------------------------------------------
+
+    @rule(
+        resource=st.sampled_from(list(LIMITS)),
+        at=st.none() | pick,
+        ttl=st.sampled_from([1_500, 4_000]),
+        wait=st.sampled_from([0, 9_000, 9_000, -1]),
+    )
+    def acquire(self, resource: str, at: int | None, ttl: int, wait: int) -> None:
+        """A new one, or a waiter that asks again, leaves, or sends its call a second time."""
+        if at is None or not self.alone:
+            nonce = self.fresh("s")
+        else:
+            resource, _, nonce = self.alone[-1 - at % len(self.alone)]
+        reply = self.both.do("acquire", resource, nonce, "w1", ttl, LIMITS[resource], wait)
+        self.alone = [one for one in self.alone if one[2] != nonce]
+        self.alone.append((resource, reply[1] if reply[0] == "HELD" else "0", nonce))
+
+    @precondition(lambda self: self.alone)
+    @rule(at=pick, forged=st.booleans())
+    def release(self, at: int, forged: bool) -> None:
+        _, token, nonce = self.alone[-1 - at % len(self.alone)]
+        held = self.both.model.alone.get(nonce)
+        token = held.token if held is not None and held.token else token
+        self.both.do("release", nonce, str(int(token) + forged))
+
+    # -- the world around ---------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.both.last)
+    @rule()
+    def the_last_call_again(self) -> None:
+        self.both.again()
+
+    @rule(ms=st.sampled_from([1, 250, 999, 1_500, 2_001, 2_900, 5_001, 16_000, 31_000]))
+    def time_goes_by(self, ms: int) -> None:
+        self.both.advance(ms)
+
+    @rule(steps=st.integers(1, 13))
+    def time_goes_by_under_sweeps(self, steps: int) -> None:
+        """No gap in the sweeps: what has lapsed is taken back, not spared."""
+        for _ in range(steps):
+            self.both.advance(2_600)
+            self.both.do("claim", Ask("janitor", self.fresh("n"), 0, 2_000, True, ()))
+
+    @rule(ms=st.sampled_from([1, 400, 6_000]))
+    def the_clock_is_set_back(self, ms: int) -> None:
+        self.both.advance(-ms)
+
+    @rule()
+    def the_script_cache_is_lost(self) -> None:
+        self.both.client.script_flush()
+
+
+def _named(ask: Ask, nonce: str) -> Ask:
+    return Ask(ask.worker, nonce, ask.wanted, ask.lease_ms, ask.upkeep, ask.queues)
+
+
+@pytest.fixture(scope="module")
+def still(
+    server_binary: dict[str, str], clock_shim: Path | str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Any, str, StoppedClock]]:
+    """A server whose clock stands still."""
+    if isinstance(clock_shim, str):
+        pytest.skip(clock_shim)
+    offset = OffsetFile(tmp_path_factory.mktemp("still") / "offset")
+    with start_server(server_binary, shim=clock_shim, offset=offset.path) as server:
+        client = raw_client(server.url)
+        yield client, server.url, StoppedClock(client, offset)
+        client.close()
+    offset.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900 if LONG else 120)
+def test_any_sequence_of_calls_leaves_the_partition_as_the_model_says(still: tuple[Any, str, StoppedClock]) -> None:
+    """Replies, every field of every job, all lists, counters, and invariant I13 after each step."""
+    run_state_machine_as_test(
+        functools.partial(Machine, *still),
+        settings=settings(
+            max_examples=2_500 if LONG else 120,
+            stateful_step_count=60 if LONG else 40,
+            derandomize="CI" in os.environ,
+            print_blob=True,
+            deadline=None,
+            report_multiple_bugs=False,
+            suppress_health_check=list(HealthCheck),
+            phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
+        ),
+    )
