@@ -57,7 +57,9 @@ QUESTIONS = (
         "HGETALL {shop:0}:lease:NONCE",
         "NONCE is what follows the `@`.",
     ),
-    Question("How many jobs are ready in a queue?", "ZCARD {shop:0}:ready:QUEUE", "Running and waiting ones not counted."),
+    Question(
+        "How many jobs are ready in a queue?", "ZCARD {shop:0}:ready:QUEUE", "Running and waiting ones not counted."
+    ),
     Question(
         "Which jobs come next?",
         "ZRANGE {shop:0}:ready:QUEUE 0 9",
@@ -131,7 +133,7 @@ FIELDS: dict[str, tuple[tuple[str, str], ...]] = {
     "worker": (
         ("about", "JSON: host, pid, queues"),
         ("seen_at", "ms; written at most once a second"),
-        ("lane0, lane1, …", "nonce and job ids of the last claim of each lane, to be handed out again if its reply is lost"),
+        ("lane0, lane1, …", "nonce and job ids of the last claim of each lane, handed out again if the reply is lost"),
     ),
     "meta": (
         ("token", "the last fencing token minted"),
@@ -140,6 +142,7 @@ FIELDS: dict[str, tuple[tuple[str, str], ...]] = {
         ("lease_ms", "lease of the last worker that reported"),
         ("grace_until", "nothing is taken back before this moment, in ms; set after a silence"),
         ("incarnation", "when this partition was first written, in µs"),
+        ("partitions", "the number of partitions of the namespace, noted when a worker first started: 1"),
     ),
 }  # fmt: skip
 

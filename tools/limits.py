@@ -13,7 +13,7 @@ from pathlib import Path
 MODULE_LINES = 400
 FUNCTION_LINES = 60
 SCRIPT_LINES = 200
-FOLDERS = ("src", "tests", "tools")
+FOLDERS = ("src", "tests", "tools", "bench")
 ROOT = Path(__file__).resolve().parents[1]
 
 

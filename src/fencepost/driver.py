@@ -11,6 +11,7 @@ import os
 import random
 import threading
 import time
+import weakref
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
@@ -84,12 +85,14 @@ def _converse(call: Call[T], give_up_s: float) -> Generator[tuple[Any, ...] | _P
         except _NotSent as error:
             cause = str(error)
         except _AWAY as error:
-            executed, cause = True, str(error) or type(error).__name__
+            # The client library counts LOADING, by which the server says no, among the lost connections.
+            executed = executed or not isinstance(error, redis.exceptions.BusyLoadingError)
+            cause = str(error) or type(error).__name__
         except ResponseError as error:
             cause = str(error)
             code = _code(error)
             if code == "OOM":  # it will not pass in a moment: say so at once
-                raise RedisUnavailable(call.verb, cause, False) from error
+                raise RedisUnavailable(call.verb, cause, None if executed else False) from error
             if code not in NOT_EXECUTED:
                 if script is None:
                     raise
@@ -105,7 +108,7 @@ def _code(error: ResponseError) -> str:
     """The error code of a reply. The client library cuts it off where it has a class of its own for it."""
     name = type(error).__name__
     for known, code in (
-        ("BusyLoadingError", "LOADING"), ("ReadOnlyError", "READONLY"), ("OutOfMemoryError", "OOM"),
+        ("ReadOnlyError", "READONLY"), ("OutOfMemoryError", "OOM"),
         ("MasterDownError", "MASTERDOWN"), ("ClusterDownError", "CLUSTERDOWN"), ("TryAgainError", "TRYAGAIN"),
         ("MovedError", "MOVED"), ("AskError", "ASK"),
     ):  # fmt: skip
@@ -152,35 +155,46 @@ class Connections:
         return f"{options.get('host', 'localhost')}:{options.get('port', 6379)}/{options.get('db', 0)}"
 
     def _made(self, module: Any, retry: Any, timeout_s: float | None) -> Any:
-        timeout = self.timeout_s if timeout_s is None else timeout_s
         cls = getattr(module, self._class_name)
         return cls(
             **self._options,
             protocol=2,
             decode_responses=False,
-            socket_timeout=timeout,
-            socket_connect_timeout=min(timeout, self.timeout_s),
+            socket_timeout=timeout_s,
+            socket_connect_timeout=self.timeout_s if timeout_s is None else min(timeout_s, self.timeout_s),
             retry_on_timeout=False,
             retry=retry(NoBackoff(), 0),
             health_check_interval=0,
         )
 
-    def make_async(self, timeout_s: float | None = None) -> Any:
-        return self._made(redis.asyncio.connection, redis.asyncio.retry.Retry, timeout_s)
+    def make_async(self) -> Any:
+        # No timeout of the library's own: it sends under asyncio.wait_for, which makes a task a command and, before
+        # Python 3.12, loses a cancellation that comes as the command has just been sent.
+        return self._made(redis.asyncio.connection, redis.asyncio.retry.Retry, None)
 
     def make_sync(self, timeout_s: float | None = None) -> Any:
-        return self._made(redis.connection, redis.retry.Retry, timeout_s)
+        timeout = self.timeout_s if timeout_s is None else timeout_s
+        return self._made(redis.connection, redis.retry.Retry, timeout)
+
+
+class _Home:
+    """The idle connections of one event loop in one process: those for calls, and those that wait at a bell."""
+
+    __slots__ = ("free", "loop", "pid", "waiters")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop, self.pid = loop, os.getpid()
+        self.free: list[Any] = []
+        self.waiters: list[Any] = []
 
 
 class AsyncDriver:
-    """Runs calls on an event loop. A connection whose call was cancelled or failed is dropped, never reused: its
-    late reply would answer the next call."""
+    """Runs calls on the event loop of the caller; each loop has connections of its own. A connection whose call was
+    cancelled or failed is dropped, never reused: its late reply would answer the next call."""
 
     def __init__(self, connections: Connections, *, give_up_s: float = 15.0) -> None:
         self._connections, self.give_up_s = connections, give_up_s
-        self._free: list[Any] = []
-        self._waiters: list[Any] = []
-        self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
+        self._local = threading.local()  # a thread runs one loop at a time
         self.round_trips = 0
 
     async def run(self, call: Call[T], give_up_s: float | None = None) -> T:
@@ -203,43 +217,48 @@ class AsyncDriver:
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
 
-    def _settle_in(self) -> None:
-        home = (os.getpid(), asyncio.get_running_loop())
-        if self._home != home:  # another loop, or a forked child: the sockets of the old one are not ours
-            self._free, self._waiters, self._home = [], [], home
+    def _here(self) -> _Home:
+        loop = asyncio.get_running_loop()
+        home: _Home | None = getattr(self._local, "home", None)
+        if home is None or home.loop is not loop or home.pid != os.getpid():
+            home = self._local.home = _Home(loop)  # the sockets of another loop, or of the parent process, are not ours
+        return home
 
     async def _send(self, command: tuple[Any, ...]) -> Any:
-        self._settle_in()
-        connection = self._free.pop() if self._free else self._connections.make_async()
+        free, timeout_s = self._here().free, self._connections.timeout_s
+        connection = free.pop() if free else self._connections.make_async()
         try:
             if not connection.is_connected:
                 try:
-                    await connection.connect()
+                    async with asyncio.timeout(timeout_s):
+                        await connection.connect()
                 except _AWAY as error:
-                    raise _NotSent(str(error)) from error
+                    raise _NotSent(str(error) or type(error).__name__) from error
             self.round_trips += 1
             packed = connection.pack_command(*command) if _pack_in_c is None else _pack_in_c(command)
-            await connection.send_packed_command(packed, check_health=False)
-            reply = await connection.read_response()
+            async with asyncio.timeout(timeout_s):
+                await connection.send_packed_command(packed, check_health=False)
+                reply = await connection.read_response()
         except ResponseError:
-            self._free.append(connection)
+            free.append(connection)
             raise
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
-        self._free.append(connection)
+        free.append(connection)
         return reply
 
     async def wait(self, keys: list[str], timeout_s: float) -> bool:
         """Block until something is pushed to one of the lists, at most timeout_s. Only a hint: True may be stale,
         and False also stands for a server that is away (after a pause)."""
-        self._settle_in()
-        connection = self._waiters.pop() if self._waiters else self._connections.make_async()
+        waiters = self._here().waiters
+        connection = waiters.pop() if waiters else self._connections.make_async()
         try:
-            if not connection.is_connected:
-                await connection.connect()
-            await connection.send_command("BLPOP", *keys, f"{timeout_s:.3f}", check_health=False)
-            reply = await connection.read_response(timeout=timeout_s + 5.0)
+            async with asyncio.timeout(timeout_s + self._connections.timeout_s):
+                if not connection.is_connected:
+                    await connection.connect()
+                await connection.send_command("BLPOP", *keys, f"{timeout_s:.3f}", check_health=False)
+                reply = await connection.read_response()
         except (*_AWAY, ResponseError):
             await connection.disconnect(nowait=True)
             await asyncio.sleep(min(0.2, timeout_s))
@@ -247,14 +266,15 @@ class AsyncDriver:
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
-        self._waiters.append(connection)
+        waiters.append(connection)
         return reply is not None
 
     async def close(self) -> None:
         """Close every idle connection of this loop."""
-        self._settle_in()
-        idle = self._free + self._waiters
-        self._free, self._waiters = [], []
+        home = self._here()
+        idle = home.free + home.waiters
+        home.free.clear()
+        home.waiters.clear()
         for connection in idle:
             await connection.disconnect()
 
@@ -263,9 +283,9 @@ class SyncDriver:
     """Runs calls on the calling thread; each thread has a connection of its own."""
 
     def __init__(self, connections: Connections, *, give_up_s: float = 15.0, timeout_s: float | None = None) -> None:
-        self._connections, self.give_up_s, self._timeout_s = connections, give_up_s, timeout_s
+        self.connections, self.give_up_s, self._timeout_s = connections, give_up_s, timeout_s
         self._local = threading.local()
-        self._open: list[Any] = []
+        self._open: weakref.WeakSet[Any] = weakref.WeakSet()  # a thread that ends takes its connection with it
         self._pid = os.getpid()
 
     def run(self, call: Call[T], give_up_s: float | None = None) -> T:
@@ -289,7 +309,7 @@ class SyncDriver:
 
     def wait(self, keys: list[str], timeout_s: float) -> bool:
         """Block until something is pushed to one of the lists, at most timeout_s; a hint, as AsyncDriver.wait."""
-        connection = self._connections.make_sync(timeout_s + 5.0)
+        connection = self.connections.make_sync(timeout_s + 5.0)
         try:
             connection.connect()
             connection.send_command("BLPOP", *keys, f"{timeout_s:.3f}", check_health=False)
@@ -302,12 +322,12 @@ class SyncDriver:
 
     def _send(self, command: tuple[Any, ...]) -> Any:
         if self._pid != os.getpid():  # a forked child: the parent's sockets are not ours
-            self._local, self._open, self._pid = threading.local(), [], os.getpid()
+            self._local, self._open, self._pid = threading.local(), weakref.WeakSet(), os.getpid()
         connection: Any = getattr(self._local, "connection", None)
         if connection is None:
-            connection = self._connections.make_sync(self._timeout_s)
+            connection = self.connections.make_sync(self._timeout_s)
             self._local.connection = connection
-            self._open.append(connection)
+            self._open.add(connection)
         try:
             if connection._sock is None:
                 try:
@@ -324,6 +344,6 @@ class SyncDriver:
 
     def close(self) -> None:
         """Close the connections of all threads; a later call opens a new one."""
-        for connection in self._open:
+        for connection in tuple(self._open):
             connection.disconnect()
-        self._open, self._local = [], threading.local()
+        self._open, self._local = weakref.WeakSet(), threading.local()

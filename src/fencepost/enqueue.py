@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,26 +21,35 @@ _IN_FLIGHT = 2
 _Answer = tuple[str, str, str]
 
 
+class _Gathering:
+    """What one event loop gathers for its next calls."""
+
+    __slots__ = ("loop", "pending", "scheduled", "tasks")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop, self.scheduled = loop, False
+        self.pending: list[tuple[JobSpec, asyncio.Future[_Answer]]] = []
+        self.tasks: set[asyncio.Task[None]] = set()
+
+
 class Enqueuer:
     """Sends jobs. Calls of enqueue that run at the same time on one event loop share a script call."""
 
     def __init__(self, link: Link, queue_limit: int = 0) -> None:
         self._link, self._limit = link, queue_limit
-        self._pending: list[tuple[JobSpec, asyncio.Future[_Answer]]] = []
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._scheduled = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._local = threading.local()  # a thread runs one loop at a time
 
     async def enqueue(self, spec: JobSpec) -> Job[Any]:
         """Accept one job. Raises IdempotencyConflict, QueueFull, RedisUnavailable."""
         loop = asyncio.get_running_loop()
-        if loop is not self._loop:  # another loop than last time: what waited there is not ours
-            self._loop, self._pending, self._scheduled, self._tasks = loop, [], False, set()
+        here: _Gathering | None = getattr(self._local, "gathering", None)
+        if here is None or here.loop is not loop:
+            here = self._local.gathering = _Gathering(loop)
         future: asyncio.Future[_Answer] = loop.create_future()
-        self._pending.append((spec, future))
-        if not self._scheduled:
-            self._scheduled = True
-            loop.call_soon(self._flush)
+        here.pending.append((spec, future))
+        if not here.scheduled:
+            here.scheduled = True
+            loop.call_soon(self._flush, here)
         return self._accepted(spec, await future)
 
     def enqueue_sync(self, spec: JobSpec) -> Job[Any]:
@@ -95,19 +106,18 @@ class Enqueuer:
 
     # -- many callers, one call ---------------------------------------------------------------------------
 
-    def _flush(self) -> None:
-        self._scheduled = False
-        while self._pending and len(self._tasks) < _IN_FLIGHT:
-            batch, self._pending = self._pending[:BATCH], self._pending[BATCH:]
-            assert self._loop is not None
-            task = self._loop.create_task(self._send(batch))
-            self._tasks.add(task)
-            task.add_done_callback(self._sent)
+    def _flush(self, here: _Gathering) -> None:
+        here.scheduled = False
+        while here.pending and len(here.tasks) < _IN_FLIGHT:
+            batch, here.pending = here.pending[:BATCH], here.pending[BATCH:]
+            task = here.loop.create_task(self._send(batch))
+            here.tasks.add(task)
+            task.add_done_callback(functools.partial(self._sent, here))
 
-    def _sent(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if self._pending:
-            self._flush()
+    def _sent(self, here: _Gathering, task: asyncio.Task[None]) -> None:
+        here.tasks.discard(task)
+        if here.pending:
+            self._flush(here)
 
     async def _send(self, batch: list[tuple[JobSpec, asyncio.Future[_Answer]]]) -> None:
         try:

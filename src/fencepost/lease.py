@@ -7,6 +7,7 @@ never hold it together.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import threading
@@ -17,7 +18,7 @@ from typing import Literal, Self
 
 from fencepost.clock import boottime_s, new_nonce
 from fencepost.driver import AsyncDriver, Call, SyncDriver
-from fencepost.errors import ConfigurationError, LeaseLost, RedisUnavailable, ResourceBusy
+from fencepost.errors import ConfigurationError, FencepostError, LeaseLost, RedisUnavailable, ResourceBusy
 from fencepost.log import emit
 from fencepost.store import RunKey, Store
 
@@ -95,9 +96,16 @@ class Lease:
                 raise
             self._tell_open()
         except asyncio.CancelledError:
-            await asyncio.shield(driver.run(self._leave(), 2.0))
+            await asyncio.shield(self._withdraw(driver))
             raise
         return self
+
+    async def _withdraw(self, driver: AsyncDriver) -> None:
+        """Leave the line; give the place back if it was handed over meanwhile."""
+        with contextlib.suppress(FencepostError):
+            word, token, _ = await driver.run(self._leave(), 2.0)
+            if word == "HELD":
+                await driver.run(self._store.release(self._nonce, token, self.owner), 2.0)
 
     def __enter__(self) -> Self:
         driver = self._drivers[1]()
@@ -155,21 +163,31 @@ class Lease:
 
     def _beat(self) -> None:
         """Renew until released or lost. A network error is retried until the local deadline; "not yours" is final."""
-        driver = self._drivers[1]()
+        connections, driver = self._drivers[1]().connections, None
         run = RunKey(f"@{self._nonce}", str(self.token), self._nonce)
-        while not self._stop.wait(min(self.ttl_s / 3, max(0.02, self._until - boottime_s()))):
+        pause_s = self.ttl_s / 3
+        while not self._stop.wait(min(pause_s, max(0.0, self._until - boottime_s()))):
             sent_at = boottime_s()
             if sent_at >= self._until:
-                return self._lose("deadline")
+                self._lose("deadline")
+                break
+            if driver is None:  # an answer that comes after the deadline is of no use: nobody waits for it
+                patience_s = max(0.02, min(self.ttl_s / 6, self._until - sent_at))
+                driver = SyncDriver(connections, give_up_s=0.0, timeout_s=patience_s)
             try:
-                answers = driver.run(self._store.renew(round(self.ttl_s * 1000), self.owner, [run]), self.ttl_s / 6)
-            except RedisUnavailable as error:
-                emit(_log, logging.WARNING, "renew_failed", resource=self.name, cause=error.cause)
-                continue
-            if answers[0].word != "OK":
-                return self._lose("stale" if answers[0].word == "STALE" else "expired")
-            self._until = local_deadline(sent_at, self.ttl_s)
-        return None
+                answers = driver.run(self._store.renew(round(self.ttl_s * 1000), self.owner, [run]))
+            except FencepostError as error:
+                emit(_log, logging.WARNING, "renew_failed", resource=self.name, cause=str(error)[:200])
+                pause_s = self.ttl_s / 12
+            else:
+                if answers[0].word != "OK":
+                    self._lose("stale" if answers[0].word == "STALE" else "expired")
+                    break
+                self._until, pause_s = local_deadline(sent_at, self.ttl_s), self.ttl_s / 3
+            driver.close()
+            driver = None
+        if driver is not None:
+            driver.close()
 
     def _lose(self, why: str) -> None:
         if self.lost or not self.held or self._stop.is_set():

@@ -169,8 +169,8 @@ class ResourceRule:
     """What a kind of job must have for itself while it runs.
 
     limit: how many runs may hold the resource together, 1 to 10 000. on_busy: "wait" (park in its line) | "skip" (end
-    as cancelled) | "later:<length of time>" (come back, no attempt charged) | "fail". ordered: a retrying head keeps
-    its place in the line; only with "wait". when_redis_away: "fail_closed" | "fail_open".
+    as cancelled) | "later:<length of time>" (come back, no attempt charged) | "fail". ordered: a job that is
+    retried or handed back keeps its place before those that wait; only with "wait". when_redis_away: "fail_closed" | "fail_open".
     Raises ConfigurationError.
     """
 

@@ -17,6 +17,7 @@ from fencepost.keys import Keys
 from fencepost.scripts import load
 
 _DEFAULTS = JobSpec(id="", kind="")
+_RING = "redis.call('LPUSH', KEYS[1], '1') return redis.call('PEXPIRE', KEYS[1], 60000)"
 
 
 class RunKey(NamedTuple):
@@ -142,6 +143,10 @@ class Store:
 
     def checkpoint(self, run: RunKey, worker: str, field: str, value: bytes) -> Call[Answer]:
         return Call("checkpoint", load("checkpoint"), self._base, [*run, worker, field, value], _answer)
+
+    def ring(self, bell: str) -> Call[int]:
+        """Wake one idle worker that waits at this bell."""
+        return self.read(["EVAL", _RING, 1, bell], int)
 
     # -- operators' calls ---------------------------------------------------------------------------------
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import secrets
+import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import redis as redis_py
 
 from fencepost import Fencepost
+from fencepost.cli import main
 from fencepost.operate import Operator
 from tests.support.partition import Partition
 
@@ -31,3 +37,60 @@ def app(url: str, namespace: str) -> Iterator[Fencepost]:
 @pytest.fixture
 def operator(app: Fencepost) -> Operator:
     return Operator(app)
+
+
+class Cli:
+    """The command line, called in this process. `cli(...)` returns what it printed, `cli.json(...)` opens it."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str, code: int = 0) -> str:
+        found = main(arguments)
+        out, self.err = self._capsys.readouterr()
+        assert found == code, f"exit code {found}: {out}{self.err}"
+        return out
+
+    def json(self, *arguments: str, code: int = 0) -> Any:
+        out = self(*arguments, "--json", code=code)
+        assert out.count("\n") == 1, "one JSON value on one line"
+        return json.loads(out)
+
+
+@pytest.fixture
+def cli(
+    url: str, namespace: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Cli:
+    """The command line on the namespace of the test, in an empty folder."""
+    monkeypatch.setenv("FENCEPOST_REDIS_URL", url)
+    monkeypatch.setenv("FENCEPOST_NAMESPACE", namespace)
+    monkeypatch.delenv("FENCEPOST_APP", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return Cli(capsys)
+
+
+@pytest.fixture
+def shop(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A module with an application, on the namespace of the test; returns how --app names it."""
+    name = f"shop_{secrets.token_hex(4)}"
+    (tmp_path / f"{name}.py").write_text(SHOP)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield f"{name}:app"
+    sys.modules.pop(name, None)
+
+
+SHOP = """
+import os
+from fencepost import Fencepost
+
+app = Fencepost(os.environ["FENCEPOST_REDIS_URL"], namespace=os.environ["FENCEPOST_NAMESPACE"])
+
+@app.job(queue="sums")
+async def add(a: int, b: int = 1, name: str = "", tags: list[str] = []) -> int:
+    return a + b
+
+@app.job(resource="stock:{sku}", dedup=True)
+def book(sku: str) -> None: ...
+
+not_an_app = 1
+"""

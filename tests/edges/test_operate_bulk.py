@@ -13,7 +13,7 @@ def graveyard(partition):
     """Fill the dead letters: `graveyard(count, reason=, error_class=, kind=)` returns the ids."""
 
     def bury(count, *, reason="permanent", error_class="Oops", kind="mail"):
-        ids = []
+        ids: list[str] = []
         while len(ids) < count:
             jobs = [partition.job(kind=kind) for _ in range(min(100, count - len(ids)))]
             claims = partition.claim(len(jobs))

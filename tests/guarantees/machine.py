@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import redis
@@ -23,9 +25,9 @@ NAMESPACE = "model"
 class Both:
     """A partition on a server whose clock stands still, and its model. Every difference is an AssertionError."""
 
-    def __init__(self, client: redis.Redis, url: str, clock: StoppedClock) -> None:
+    def __init__(self, client: redis.Redis, url: str, clock: StoppedClock, seen: Counter[str]) -> None:
         client.flushall()
-        self.client, self.clock = client, clock
+        self.client, self.clock, self.seen = client, clock, seen
         self.store, self.driver = Store(Keys(NAMESPACE)), SyncDriver(Connections(url), give_up_s=0.0)
         self.model = Model(clock.now_ms)
         self.newest_token = 0
@@ -41,6 +43,7 @@ class Both:
         expected = getattr(self.model, verb)(*args)
         reply = getattr(self, f"_{verb}")(*args)
         assert _same(reply, expected), f"{verb}{args}\n  answered {reply}\n  expected {expected}"
+        self.seen.update(_words(verb, args, reply))
         self._compare(snapshot.take(self.client, NAMESPACE))
         return reply
 
@@ -58,7 +61,8 @@ class Both:
     def advance(self, ms: int) -> None:
         self.moved = True
         self.model.clock = self.clock.advance_ms(ms)
-        self.model.expire()
+        for key in self.model.expire():  # looked at, so that it is gone for good and not back when the clock is set back
+            assert not self.client.exists(self.store.keys.prefix + key), f"{key} should have expired"
 
     # -- the real side ------------------------------------------------------------------------------------
 
@@ -196,6 +200,16 @@ def _served(served: Any, replies: bool = False) -> dict[str, Any]:
     due = None if served.due_in_s is None else round(served.due_in_s * 1000)
     jobs = [(j.job_id, j.kind, j.queue, j.token, j.nonce, j.attempt, j.resource, j.crashes) for j in served.jobs]
     return {"now": served.server_ms, "due": due, "jobs": jobs} | ({"replies": served.replies} if replies else {})
+
+
+def _words(verb: str, args: tuple[Any, ...], reply: Any) -> Iterator[str]:
+    """What was reached, to be able to tell a run that proves something from one that does not."""
+    if verb in ("claim", "finish"):
+        yield from (f"{verb} run" for _ in reply["jobs"])
+        for end, (word, _) in zip(args[0] if verb == "finish" else (), reply.get("replies", ()), strict=True):
+            yield f"{end.word} {word}"
+    else:
+        yield from (f"{verb} {one[0]}" for one in (reply if isinstance(reply, list) else [reply]))
 
 
 def _same(reply: Any, expected: Any) -> bool:

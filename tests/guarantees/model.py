@@ -115,20 +115,17 @@ class World:
         self.in_grace = self.now < self.grace_seen
         self.expire()
 
-    def expire(self) -> None:
-        """Drop what Redis drops by itself; by the server's own clock."""
-        for job in list(self.jobs.values()):
-            if job.expires is not None and self.clock > job.expires:
-                del self.jobs[job.id]
-        for lease in list(self.alone.values()):
-            if lease.expires is not None and self.clock > lease.expires:
-                del self.alone[lease.nonce]
-        for key, (_, _, until) in list(self.idem.items()):
-            if self.clock > until:
-                del self.idem[key]
-        for worker in [one for one, until in self.workers.items() if self.clock > until]:
-            del self.workers[worker]
-            self.records = {key: record for key, record in self.records.items() if key[0] != worker}
+    def expire(self) -> list[str]:
+        """Drop what Redis drops by itself, by the server's own clock. Returns the names of the keys."""
+        gone = [f"job:{job.id}" for job in self.jobs.values() if job.expires is not None and self.clock > job.expires]
+        gone += [f"lease:{one.nonce}" for one in self.alone.values() if one.expires and self.clock > one.expires]
+        gone += [f"idem:{key}" for key, (_, _, until) in self.idem.items() if self.clock > until]
+        gone += [f"worker:{worker}" for worker, until in self.workers.items() if self.clock > until]
+        for key in gone:
+            name, _, rest = key.partition(":")
+            {"job": self.jobs, "lease": self.alone, "idem": self.idem, "worker": self.workers}[name].pop(rest)
+        self.records = {key: record for key, record in self.records.items() if key[0] in self.workers}
+        return gone
 
     def swept(self) -> None:
         """The call looked for lapsed leases: a sign of life of the partition."""

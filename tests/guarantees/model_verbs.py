@@ -97,12 +97,13 @@ class Model(World):
     def finish(self, ends: list[End], ask: Ask) -> dict[str, Any]:
         self.begin()
         replies: list[Pair] = []
-        settled: set[str] = set()
+        settled: dict[str, str] = {}
         for end in ends:
             word, newest = self.check(self.jobs.get(end.job_id), end.token, end.nonce)
-            if word == "OK":
-                word = "REPLAY" if end.job_id in settled else "OK"
-                settled.add(end.job_id)
+            if word == "OK" and end.job_id in settled:  # an earlier item of this call settles the run
+                word, newest = ("REPLAY", "") if settled[end.job_id] == end.word else ("STALE", end.token)
+            elif word == "OK":
+                settled[end.job_id] = end.word
             elif word != "GONE" and self._was_settled_by(end):
                 word, newest = "REPLAY", ""
             replies.append((word, newest))
@@ -135,7 +136,7 @@ class Model(World):
             self._come_back(job, end)
 
     def _come_back(self, job: Job, end: End) -> None:
-        kept = job.resource is not None and job.ordered and end.word == "RETRY"
+        kept = job.resource is not None and job.ordered
         if not kept and not (end.word == "RELEASE" and end.delay_ms == 0):
             job.score = (self.now + end.delay_ms) * 1000 - job.priority * 60_000_000
         job.settled, job.nonce = (end.nonce, end.word), ""

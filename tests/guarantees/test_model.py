@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,15 @@ from tests.support.clock import OffsetFile
 LONG = os.environ.get("FENCEPOST_HYPOTHESIS") == "long"
 LIMITS = {"till": 1, "gate": 2}
 WORKERS = ("w1", "w2", "w3")
+RARE = (
+    "DONE OK", "DONE STALE", "DONE EXPIRED", "RETRY OK", "RETRY STALE", "RETRY REPLAY", "RELEASE OK", "BURY OK", "CANCEL OK",
+    "renew OK", "renew CANCEL", "renew STALE", "renew EXPIRED", "checkpoint OK", "checkpoint STALE", "cancel ASKED",
+    "cancel CANCELLED", "requeue REQUEUED", "requeue DUPLICATE", "purge PURGED", "acquire HELD", "acquire WAIT",
+    "acquire BUSY", "acquire LEFT", "release OK", "release STALE", "enqueue DUPLICATE", "enqueue REPLAYED",
+    "enqueue CONFLICT", "enqueue FULL", "parked:k1", "put_off:k1", "parked:@lease", "crashed:@lease", "crashed:k1",
+    "failed:k1",
+)  # fmt: skip
+"""What a run must have reached to prove something."""
 pick = st.integers(0, 30)
 
 
@@ -33,7 +43,7 @@ pick = st.integers(0, 30)
 def specs(draw: st.DrawFn) -> JobSpec:
     """A job to enqueue; its id is filled in by the rule."""
     resource = draw(st.sampled_from([None, None, "till", "till", "gate"]))
-    idem = draw(st.sampled_from([None, None, None, "i1", "i2"]))
+    idem = draw(st.sampled_from([None] * 6 + ["i1", "i2"]))
     return JobSpec(
         id="",
         kind=draw(st.sampled_from(["k1", "k2"])),
@@ -55,7 +65,7 @@ def specs(draw: st.DrawFn) -> JobSpec:
 
 
 def asks(wanted: st.SearchStrategy[int]) -> st.SearchStrategy[Ask]:
-    most = st.sampled_from([9, 9, 1, 0])
+    most = st.sampled_from([9, 9, 9, 1, 0])
     queues = st.tuples(st.permutations(["a", "b"]), most, most).map(lambda q: ((q[0][0], q[1]), (q[0][1], q[2])))
     return st.builds(
         Ask, st.sampled_from(WORKERS), st.just(""), wanted, st.sampled_from([2_000, 6_000]), st.booleans(), queues
@@ -65,7 +75,7 @@ def asks(wanted: st.SearchStrategy[int]) -> st.SearchStrategy[Ask]:
 ends = st.builds(
     End,
     *[st.just("")] * 3,
-    word=st.sampled_from(["DONE", "DONE", "RETRY", "RETRY", "BURY", "RELEASE", "CANCEL"]),
+    word=st.sampled_from(["DONE", "RETRY", "RETRY", "BURY", "BURY", "RELEASE", "CANCEL"]),
     value=st.sampled_from(["", "x"]),
     delay_ms=st.sampled_from([0, 0, 900, 5_000]),
 )
@@ -75,9 +85,9 @@ forgeries = st.sampled_from(["", "", "", "", "token", "nonce", "both"])
 class Machine(RuleBasedStateMachine):
     """Draws calls. Keys of runs are kept for ever, so that stale, lapsed and foreign ones come up all the time."""
 
-    def __init__(self, client: Any, url: str, clock: StoppedClock) -> None:
+    def __init__(self, client: Any, url: str, clock: StoppedClock, seen: Counter[str]) -> None:
         super().__init__()
-        self.both = Both(client, url, clock)
+        self.both = Both(client, url, clock, seen)
         self.ids: list[str] = []
         self.runs: list[tuple[str, str, str]] = []
         self.alone: list[tuple[str, str, str]] = []
@@ -85,6 +95,7 @@ class Machine(RuleBasedStateMachine):
         self.serial = 0
 
     def teardown(self) -> None:
+        self.both.seen.update(self.both.model.stats)
         self.both.close()
 
     def fresh(self, letter: str) -> str:
@@ -113,7 +124,21 @@ class Machine(RuleBasedStateMachine):
             self.ids.append(spec.id)
         self.both.do("enqueue", [spec for spec, _, _ in batch], limit)
 
-    @rule(ask=asks(st.integers(0, 4)))
+    @rule(
+        resource=st.sampled_from(list(LIMITS)),
+        rivals=st.lists(specs(), min_size=2, max_size=4),
+        policies=st.lists(st.sampled_from(["wait", "wait", "wait", "skip", "fail", "later:1500"]), min_size=4, max_size=4),
+        ask=asks(st.just(4)),
+    )
+    def rivals(self, resource: str, rivals: list[JobSpec], policies: list[str], ask: Ask) -> None:
+        """Jobs that want one resource, and a worker that takes what it can get."""
+        for spec, on_busy in zip(rivals, policies, strict=False):
+            spec.id, spec.resource, spec.limit, spec.on_busy = self.fresh("j"), resource, LIMITS[resource], on_busy
+            self.ids.append(spec.id)
+        self.both.do("enqueue", rivals, 0)
+        self.claim(ask)
+
+    @rule(ask=asks(st.sampled_from([4, 4, 2, 1, 0])))
     def claim(self, ask: Ask) -> None:
         ask = _named(ask, self.fresh("n"))
         self.note(ask, self.both.do("claim", ask))
@@ -126,9 +151,10 @@ class Machine(RuleBasedStateMachine):
         self.note(ask, self.both.do("claim", ask))
 
     @precondition(lambda self: self.runs)
-    @rule(end=ends, at=st.integers(0, 3))
-    def finish_one(self, end: End, at: int) -> None:
-        self._finish([(end, at, "")], Ask("w1", "", 0, 2_000, False, (("a", 9), ("b", 9))))
+    @rule(batch=st.lists(ends, min_size=1, max_size=3), wanted=st.sampled_from([0, 2]))
+    def finish_the_newest(self, batch: list[End], wanted: int) -> None:
+        ask = Ask("w1", "", wanted, 2_000, False, (("a", 9), ("b", 9)))
+        self._finish([(end, at, "") for at, end in enumerate(batch)], ask)
 
     @precondition(lambda self: self.runs)
     @rule(batch=st.lists(st.tuples(ends, pick, forgeries), max_size=4), ask=asks(st.integers(0, 3)))
@@ -154,9 +180,11 @@ class Machine(RuleBasedStateMachine):
         self.both.do("checkpoint", *self.a_run(at, forged, self.runs), self.fresh("c"))
 
     @precondition(lambda self: self.ids)
-    @rule(at=pick, hard=st.booleans(), request=st.sampled_from(["", "", "again"]))
-    def cancel(self, at: int, hard: bool, request: str) -> None:
-        self.both.do("cancel", self.an_id(at), hard, "wish", request or self.fresh("r"))
+    @rule(at=pick, running=st.booleans(), hard=st.booleans(), request=st.sampled_from(["", "", "again"]))
+    def cancel(self, at: int, running: bool, hard: bool, request: str) -> None:
+        ids = [job.id for job in self.both.model.in_state("processing")] if running else []
+        ids = ids or self.ids
+        self.both.do("cancel", ids[-1 - at % len(ids)], hard, "wish", request or self.fresh("r"))
 
     @precondition(lambda self: self.ids)
     @rule(places=st.lists(pick, min_size=1, max_size=3), request=st.sampled_from(["", "", "again"]))
@@ -165,15 +193,13 @@ class Machine(RuleBasedStateMachine):
         self.both.do("requeue", [ended[at % len(ended)] for at in places], request or self.fresh("r"))
 
     @precondition(lambda self: self.ids)
-    @rule(places=st.lists(pick, min_size=1, max_size=3))
-    def purge(self, places: list[int]) -> None:
-        self.both.do("purge", [self.an_id(at) for at in places])
-
-    @precondition(lambda self: self.ids)
-    @rule()
-    def heal(self) -> None:
-        """Nothing a script does needs healing."""
-        self.both.do("heal", self.ids[-20:])
+    @rule(places=st.lists(pick, min_size=1, max_size=3), what=st.sampled_from(["purge", "heal", "flush"]))
+    def upkeep(self, places: list[int], what: str) -> None:
+        """Forget ended jobs; find that nothing needs healing; lose the script cache."""
+        if what == "flush":
+            self.both.client.script_flush()
+        else:
+            self.both.do(what, [self.an_id(at) for at in places])
 
     # -- stand-alone leases -------------------------------------------------------------------------------
 
@@ -208,11 +234,11 @@ class Machine(RuleBasedStateMachine):
     def the_last_call_again(self) -> None:
         self.both.again()
 
-    @rule(ms=st.sampled_from([1, 250, 999, 1_500, 2_001, 2_900, 5_001, 16_000, 31_000]))
+    @rule(ms=st.sampled_from([1, 250, 999, 999, 1_500, 2_001, 2_900, 5_001, 31_000]))
     def time_goes_by(self, ms: int) -> None:
         self.both.advance(ms)
 
-    @rule(steps=st.integers(1, 13))
+    @rule(steps=st.sampled_from([1, 1, 2, 2, 3, 13]))
     def time_goes_by_under_sweeps(self, steps: int) -> None:
         """No gap in the sweeps: what has lapsed is taken back, not spared."""
         for _ in range(steps):
@@ -222,10 +248,6 @@ class Machine(RuleBasedStateMachine):
     @rule(ms=st.sampled_from([1, 400, 6_000]))
     def the_clock_is_set_back(self, ms: int) -> None:
         self.both.advance(-ms)
-
-    @rule()
-    def the_script_cache_is_lost(self) -> None:
-        self.both.client.script_flush()
 
 
 def _named(ask: Ask, nonce: str) -> Ask:
@@ -251,11 +273,12 @@ def still(
 @pytest.mark.timeout(900 if LONG else 120)
 def test_any_sequence_of_calls_leaves_the_partition_as_the_model_says(still: tuple[Any, str, StoppedClock]) -> None:
     """Replies, every field of every job, all lists, counters, and invariant I13 after each step."""
+    seen: Counter[str] = Counter()
     run_state_machine_as_test(
-        functools.partial(Machine, *still),
+        functools.partial(Machine, *still, seen),
         settings=settings(
             max_examples=2_500 if LONG else 120,
-            stateful_step_count=60 if LONG else 40,
+            stateful_step_count=60 if LONG else 50,
             derandomize="CI" in os.environ,
             print_blob=True,
             deadline=None,
@@ -264,3 +287,5 @@ def test_any_sequence_of_calls_leaves_the_partition_as_the_model_says(still: tup
             phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
         ),
     )
+    missed = [word for word in RARE if not seen[word]]
+    assert "CI" not in os.environ or not missed, f"void: {missed} never came up"

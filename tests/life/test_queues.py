@@ -102,15 +102,16 @@ async def test_a_cap_holds_while_two_lanes_ask_at_the_same_time(app):
 
 
 async def test_concurrency_bounds_the_runs_of_a_worker(app):
-    many = Overlap()
+    together, most = asyncio.Barrier(3), []
 
     @app.job()
     async def note(n: int) -> None:
-        await many.visit(n)
+        most.append(together.n_waiting)
+        await together.wait()  # passes with three, and never with fewer
 
-    await note.enqueue_many([{"n": n} for n in range(50)])
-    await work_off(app, concurrency=3)
-    assert (many.most, len(many.order)) == (3, 50)
+    await note.enqueue_many([{"n": n} for n in range(30)])
+    worker = await work_off(app, concurrency=3)
+    assert (max(most), worker.ended) == (2, 30)
 
 
 async def test_an_idle_worker_starts_a_new_job_at_once(app):

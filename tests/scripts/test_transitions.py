@@ -1,4 +1,4 @@
-"""Python's table of transitions and the scripts agree: each arrow is walked, and where there is none, none is walked."""
+"""Python's table of transitions and the scripts agree: each arrow is walked, and without one no script moves."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from fencepost.job import JobSpec
 from fencepost.states import TRANSITIONS, State, Verb, legal
 from fencepost.store import RunKey
 from tests.support.partition import STATES, Partition
@@ -161,7 +162,7 @@ def attempt(p: Partition, verb: Verb, run: RunKey, queue: str) -> None:
     if verb in words:
         p.finish(run, words[verb])
     elif verb is Verb.ENQUEUE:
-        p.enqueue(spec_like(run))
+        p.enqueue(JobSpec(id=run.job_id, kind="mail"))
     elif verb is Verb.CLAIM:
         p.claim(5, queues=(queue,))
     elif verb is Verb.RECLAIM:
@@ -175,12 +176,6 @@ def attempt(p: Partition, verb: Verb, run: RunKey, queue: str) -> None:
         p.requeue(run.job_id)
     else:
         p.purge(run.job_id)
-
-
-def spec_like(run: RunKey):
-    from fencepost.job import JobSpec
-
-    return JobSpec(id=run.job_id, kind="mail")
 
 
 NOT_IN_TABLE = [(state, verb) for state in STATES for verb in Verb if (State(state), verb) not in TRANSITIONS]

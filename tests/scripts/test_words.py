@@ -7,8 +7,8 @@ import re
 import pytest
 
 from fencepost.scripts import names, source
-from tests.scripts.scenarios_of_operators import SCENARIOS
 from tests.scripts.scenarios import Scenario, word_of
+from tests.scripts.scenarios_of_operators import SCENARIOS
 from tests.support.partition import BOOKS, Partition, without_clock
 
 

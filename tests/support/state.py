@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import redis
 
 from fencepost.keys import Keys
-from fencepost.states import TERMINAL
+from fencepost.states import LIVE
 
 
 class Stored(NamedTuple):
@@ -67,19 +67,15 @@ def dump(client: redis.Redis, namespace: str) -> dict[str, Stored]:
     """
     prefix = f"{{{namespace}:0}}:"
     names = keys_of(client, namespace)
+    kinds, left, _ = _about(client, names)
     with client.pipeline(transaction=False) as pipe:
-        for key in names:
-            pipe.type(key)
-            pipe.pttl(key)
-        about = pipe.execute()
-        kinds = [_text(kind) for kind in about[::2]]
         for key, kind in zip(names, kinds, strict=True):
             command, *arguments = _reading(kind)
             pipe.execute_command(command, key, *arguments, **({"withscores": True} if kind == "zset" else {}))
         values = pipe.execute()
     return {
         key.decode(errors="backslashreplace").removeprefix(prefix): Stored(kind, _value(value, kind), ttl >= 0)
-        for key, kind, ttl, value in zip(names, kinds, about[1::2], values, strict=True)
+        for key, kind, ttl, value in zip(names, kinds, left, values, strict=True)
         if kind != "none"
     }
 
@@ -103,7 +99,8 @@ def leaks(client: redis.Redis, namespace: str) -> list[str]:
     list says so: always, or once its job is in a final state.
     """
     problems = []
-    for raw in sorted(client.scan_iter(count=1000)):
+    names = sorted(client.scan_iter(count=1000))
+    for raw, kind, left, state in zip(names, *_about(client, names), strict=True):
         key = raw.decode(errors="backslashreplace")
         if not raw.startswith(b"{%b" % namespace.encode()):
             problems.append(f"{key}: outside the test's namespace {namespace}")
@@ -112,20 +109,23 @@ def leaks(client: redis.Redis, namespace: str) -> list[str]:
         spec = Keys(tag[0], int(tag[2])).which(key) if tag[2].isdigit() else None
         if spec is None:
             problems.append(f"{key}: not listed in fencepost.keys")
-        elif (kind := _text(client.type(raw))) not in (spec.type, "none"):
+        elif kind not in (spec.type, "none"):
             problems.append(f"{key}: a {kind}, listed as {spec.type}")
-        elif spec.ttl != "never" and _ttl_ms(client, raw) == -1 and _needs_ttl(client, raw, spec.ttl):
+        elif left == -1 and (spec.ttl == "always" or (spec.ttl == "final" and state not in LIVE)):
             problems.append(f"{key}: has no TTL, listed with TTL {spec.ttl!r}")
     return problems
 
 
-def _ttl_ms(client: redis.Redis, key: bytes) -> int:
-    left: Any = client.pttl(key)
-    return int(left)
-
-
-def _needs_ttl(client: redis.Redis, key: bytes, rule: str) -> bool:
-    if rule != "final":
-        return rule == "always"
-    state: Any = client.hget(key, "state")
-    return state is None or state.decode() in TERMINAL
+def _about(client: redis.Redis, names: list[bytes]) -> tuple[list[str], list[int], list[str]]:
+    """Of each key its type, its TTL in ms, and of a hash the field `state`, else ""."""
+    with client.pipeline(transaction=False) as pipe:
+        for name in names:
+            pipe.type(name)
+        kinds = [_text(kind) for kind in pipe.execute()]
+        for name in names:
+            pipe.pttl(name)
+        left = pipe.execute()
+        for name, kind in zip(names, kinds, strict=True):
+            pipe.execute_command(*(("HGET", name, "state") if kind == "hash" else ("ECHO", "")))
+        states = [_text(state or b"") for state in pipe.execute()]
+    return kinds, left, states

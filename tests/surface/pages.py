@@ -26,6 +26,7 @@ from typing import IO, Any, NamedTuple, Self
 ROOT = Path(__file__).resolve().parents[2]
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<info>.*)$")
 _END = "--page-command-ended--"
+_NOTICE = re.compile(r"bash: (line \d+: )?\d+ (Killed|Terminated) ")  # the shell's own word on a background job
 
 
 class Block(NamedTuple):
@@ -79,7 +80,8 @@ def matches(expected: str, printed: str) -> bool:
 
 def commands(block: Block) -> Iterator[tuple[str, str]]:
     """Yield (command, output it shows) of a console block. A line that ends with a backslash goes on."""
-    command, output, open_end = "", [], False
+    command, open_end = "", False
+    output: list[str] = []
     for line in block.text.splitlines():
         if line.startswith("$ ") or open_end:
             if command and not open_end:
@@ -153,14 +155,15 @@ class Reading:
     def _run_command(self, block: Block, command: str, output: str) -> None:
         if self._shell is None:
             self._shell = self._start(["bash"])
-        _write(self._shell.stdin, f"{{ {command}\n}} 2>&1 </dev/null; echo; echo {_END} $?")
+        _write(self._shell.stdin, f"{{ {command}\n}} 2>&1 </dev/null; ended=$?; echo; echo {_END} $ended")
         assert self._shell.stdout is not None
         printed, code = "", ""
         for line in self._shell.stdout:
             if line.startswith(_END):
                 code = line.removeprefix(_END).strip()
                 break
-            printed += line
+            if not _NOTICE.match(line):
+                printed += line
         where = f"{block.where}: $ {command}"
         wanted = "0"
         if output and (match := re.match(r".*\n?\[exit code (\d+)\]$", output, re.DOTALL)):

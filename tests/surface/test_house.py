@@ -16,7 +16,9 @@ _SKIPPED = {".git", "build", "dist", "__pycache__"}
 _TEXT_LIMIT = 2_000_000
 
 # Written in pieces, so that this file does not find itself.
-MACHINE_PATHS = re.compile("|".join(["/wo" + "rk/", "/ro" + "ot/", "/ho" + r"me/\w+/", "/Us" + r"ers/\w+/", r"[A-Z]:\\Us" + "ers"]))
+MACHINE_PATHS = re.compile(
+    "|".join(["/wo" + "rk/", "/ro" + "ot/", "/ho" + r"me/\w+/", "/Us" + r"ers/\w+/", r"[A-Z]:\\Us" + "ers"])
+)
 REGISTRIES = re.compile(
     "|".join(
         [
@@ -81,7 +83,9 @@ def test_the_patterns_find_what_they_are_for():
 
 
 def test_there_is_no_lock_file_and_no_binary_left_behind():
-    names = [path for path in tracked() if path.name.lower() in LOCK_FILES or path.suffix in (".so", ".pyc", ".rdb", ".aof")]
+    names = [
+        path for path in tracked() if path.name.lower() in LOCK_FILES or path.suffix in (".so", ".pyc", ".rdb", ".aof")
+    ]
     assert names == []
 
 

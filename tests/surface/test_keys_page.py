@@ -36,7 +36,7 @@ def lived(partition: Partition) -> tuple[Partition, dict[str, str]]:
         verbs.add(call.verb)
         return send(call, *rest)
 
-    p.driver.run = noting  # type: ignore[method-assign]
+    p.driver.run = noting  # type: ignore[method-assign, assignment]
     for state in ("scheduled", "queued", "processing", "done", "failed", "cancelled"):
         p.put(state)
     p.put("waiting", resource="busy")
@@ -130,10 +130,15 @@ def test_the_commands_of_the_page_answer(lived):
         assert answer, f"{command}: nothing"
 
 
-def test_lua_events_of_a_job_can_be_read_from_the_stream(lived):
+def test_events_are_numbered_without_a_gap(lived):
+    """As the page of events says: the number of an entry is that of its last event."""
     partition, _ = lived
-    told = partition.told()
-    assert {"enqueued", "acquired", "done", "handed_over", "lost"} <= {one.name for one in told}
+    number = 0
+    for entry, fields in partition.redis.xrange(Keys(partition.namespace).events):
+        assert fields.keys() == {b"t", b"w", b"e"}
+        number += len(fields[b"e"].split(b"\n"))
+        assert entry == b"%d-0" % number
+    assert number == len(partition.told()) > 40
 
 
 def test_what_a_worker_tells_about_itself_is_json(redis, url, namespace):

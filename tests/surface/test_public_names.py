@@ -76,6 +76,6 @@ def _functions(name: str, owner: type) -> Iterator[tuple[str, Any]]:
             value = value.__func__
         elif isinstance(value, property):
             continue  # a value with a name; the class says what it is
-        if inspect.isfunction(value) and (not attribute.startswith("_") or attribute == "__init__"):
-            if value.__module__.startswith("fencepost"):
-                yield f"{name}.{attribute}", value
+        public = not attribute.startswith("_") or attribute == "__init__"
+        if inspect.isfunction(value) and public and value.__module__.startswith("fencepost"):
+            yield f"{name}.{attribute}", value

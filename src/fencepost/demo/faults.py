@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ from fencepost.demo.stage import Stage
 __all__ = ["Faults", "story"]
 
 _PATIENCE_S = 15.0
-_WISHES_S = 2.0
+_WISHES_S = 1.5
 Say = Callable[[str], None]
 
 
@@ -54,7 +53,7 @@ class Scene:
     faults: Faults = field(default_factory=Faults)
 
     def invoices_done(self) -> int:
-        return sum(kind == "generate_invoice" for kind in self.records.done.values())
+        return self.records.done_by_kind["generate_invoice"]
 
 
 def story(scene: Scene) -> Iterator[None]:
@@ -128,6 +127,9 @@ def _freeze_and_wake(scene: Scene, worker: str) -> Iterator[None]:
     if not hit:
         faults.missed.append(f"{worker} held no invoice when it was frozen")
     scene.say(f"froze {worker} (SIGSTOP) in the middle of {_told(faults.frozen_runs)}")
+    successors = [scene.stage.jams / run.job for run in faults.frozen_runs if "mail" not in run.place]
+    for file in successors:  # the new owners shall be in the middle when the late ones wake up
+        file.touch()
     past_lease = since + scene.stage.lease_s * 1.1
     yield from _until(lambda: boottime_s() > past_lease and all(_taken_over(scene, run) for run in faults.frozen_runs))
     untaken = [run for run in faults.frozen_runs if not _taken_over(scene, run)]
@@ -136,13 +138,23 @@ def _freeze_and_wake(scene: Scene, worker: str) -> Iterator[None]:
     jam.unlink()  # the first thing it will see
     os.kill(scene.workers[worker].pid, signal.SIGCONT)
     faults.frozen_s = boottime_s() - since
-    scene.say(f"woke {worker} (SIGCONT) after {faults.frozen_s:.1f} s; others have taken over its work")
+    scene.say(f"woke {worker} (SIGCONT) after {faults.frozen_s:.1f} s; its jobs have new owners, who are at work")
     yield from _until(lambda: all(run.end is not None for run in faults.frozen_runs), 5.0)
-    late = sum(run.how == "late" for run in faults.frozen_runs)
-    refused = sum(len(run.refused) for run in faults.frozen_runs)
-    if not scene.stage.naive and not any("write" in run.refused for run in faults.frozen_runs):
-        faults.missed.append(f"{worker} tried no late write")
-    scene.say(f"{worker} woke up: {late} of {len(faults.frozen_runs)} runs stopped, {refused} late writes refused")
+    for file in successors:
+        file.unlink()
+    _tell_late_writes(scene)
+
+
+def _tell_late_writes(scene: Scene) -> None:
+    faults, runs = scene.faults, scene.faults.frozen_runs
+    if scene.stage.naive:
+        scene.say(f"{faults.frozen} went on with {len(runs)} runs as if nothing had happened")
+        return
+    late = sum(run.how == "late" for run in runs)
+    refused = sum(len(run.refused) for run in runs)
+    if not any("write" in run.refused for run in runs):
+        faults.missed.append(f"{faults.frozen} tried no late write to the shop's database that was refused")
+    scene.say(f"{faults.frozen} went on, late: {late} of {len(runs)} runs stopped, {refused} of their writes refused")
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -152,18 +164,9 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def _taken_over(scene: Scene, run: RunSeen) -> bool:
-    """Another run of the same job has begun, and where it writes to the shop, it has installed its token there."""
+    """Another run of the same job has begun; where it writes to the shop, it is in the middle, its token installed."""
     other = scene.records.successor(run)
-    if other is None:
-        return False
-    if scene.stage.naive or "mail" in run.place:
-        return True
-    db = sqlite3.connect(scene.stage.database, timeout=5.0, isolation_level=None)
-    try:
-        row = db.execute("SELECT token FROM fences WHERE resource = ?", (run.resource,)).fetchone()
-    finally:
-        db.close()
-    return row is not None and row[0] > run.token
+    return other is not None and ("mail" in run.place or other.place == run.place)
 
 
 def _told(runs: list[RunSeen]) -> str:

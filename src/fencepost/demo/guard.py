@@ -120,6 +120,5 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
         yield
         db.execute("COMMIT")
     except BaseException:
-        if db.in_transaction:  # some errors of SQLite have rolled back already
-            db.execute("ROLLBACK")
+        db.rollback()  # does nothing where SQLite has rolled back by itself
         raise

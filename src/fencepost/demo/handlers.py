@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from contextlib import AbstractContextManager
+from functools import cache
 
 from fencepost import Fencepost, RetryPolicy, Run
 from fencepost.demo.guard import Fence, StaleWrite, effect, install
@@ -24,14 +25,12 @@ NAME = os.environ.get("FENCEPOST_DEMO_NAME", "nobody")
 SOON = RetryPolicy(attempts=10, base=0.1, cap=2.0)
 
 jam = Jam(stage, NAME)
-_recorder: list[Recorder] = []
 
 
+@cache
 def recorder() -> Recorder:
     """The records of this process; the file is made at the first use."""
-    if not _recorder:
-        _recorder.append(Recorder(stage.records, NAME))
-    return _recorder[0]
+    return Recorder(stage.records, NAME)
 
 
 def recorded(run: Run) -> AbstractContextManager[Note]:
@@ -58,7 +57,7 @@ def generate_invoice(run: Run, order_id: int) -> str:
         fence = fenced(run, note)  # 1. install
         user_id, _, cents = shop.order(order_id)  # 2. read and work
         time.sleep(stage.invoice_s)
-        if jam.here(note, "invoice"):
+        if jam.here(note, run.job_id, "invoice"):
             insist(app, run, note)
         try:
             with effect(shop.db, fence, f"invoice:order:{order_id}") as done:  # 3. verify and write
@@ -72,8 +71,8 @@ def generate_invoice(run: Run, order_id: int) -> str:
         mail = send_email.options(idempotency_key=run.effect_key("mail"), client="shop")
         job = mail.enqueue_sync(user_id, TEMPLATE, order_id, invoice)
         recorder().enqueued(job.id, "send_email", new=not (job.duplicate or job.replayed))
-        job = rebuild_cache.enqueue_sync("window")
-        recorder().enqueued(job.id, "rebuild_cache", new=not job.duplicate)
+        window = rebuild_cache.enqueue_sync("window")
+        recorder().enqueued(window.id, "rebuild_cache", new=not window.duplicate)
     return invoice
 
 
@@ -84,7 +83,7 @@ def sync_stock(run: Run, order_id: int, sku: str, seq: int, quantity: int) -> in
         fence = fenced(run, note)
         before = shop.on_hand(sku)  # what a late run would overwrite with, if it could
         time.sleep(stage.stock_s)
-        if jam.here(note, "stock"):
+        if jam.here(note, run.job_id, "stock"):
             insist(app, run, note)
         try:
             with effect(shop.db, fence, f"stock:order:{order_id}:sku:{sku}") as done:
@@ -103,11 +102,11 @@ def send_email(run: Run, user_id: int, template: str, order_id: int, invoice: st
     with recorded(run) as note:
         _, email, _ = shop.order(order_id)
         if order_id % 2:
-            jam.here(note, "before mail")
+            jam.here(note, run.job_id, "before mail")
         run.check()  # woken late? Then stop here
         send(stage.smtp_port, email, invoice, about, run.nonce, f"email:{about}")
         if not order_id % 2:
-            jam.here(note, "after mail")
+            jam.here(note, run.job_id, "after mail")
 
 
 @app.job(queue="upkeep", dedup=True, retry=SOON)

@@ -8,13 +8,18 @@ it arrives, not by the good manners of the handler.
 
 from __future__ import annotations
 
+from typing import Final
+
 from fencepost import Fencepost, Run
 from fencepost.clock import new_nonce
 from fencepost.demo.records import Note
 from fencepost.errors import FenceError
 from fencepost.store import Outcome, Request
 
-__all__ = ["insist"]
+__all__ = ["LATE_RESULT", "insist"]
+
+LATE_RESULT: Final = b'"written by a late run"'
+"""No job may have it in the end."""
 
 
 def insist(app: Fencepost, run: Run, note: Note) -> None:
@@ -26,7 +31,7 @@ def insist(app: Fencepost, run: Run, note: Note) -> None:
     else:
         return  # still the owner: nothing to insist on
     # The worker knows better and would not send this any more; a worker without a clock of its own would.
-    outcome = Outcome(run.job_id, str(run.token), run.nonce, "DONE", (b'"late"',))
+    outcome = Outcome(run.job_id, str(run.token), run.nonce, "DONE", (LATE_RESULT,))
     request = Request(run.worker_id, "late", new_nonce(), 0, round(app.lease_s * 1000), "", ())
     served = app.link.synchronous.run(app.link.store.finish([outcome], request))
     if served.replies[0][0] != "OK":

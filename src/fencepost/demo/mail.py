@@ -66,8 +66,8 @@ class MailServer:
             task.cancel()
         await asyncio.gather(*open_sessions, return_exceptions=True)
 
-    async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:  # noqa: N802: the name aiosmtpd calls
-        """Take in a mail, as aiosmtpd hands it over; the answer is for the sender."""
+    async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:  # noqa: N802
+        """Take in a mail; aiosmtpd calls this by its name. The answer is for the sender."""
         mail = message_from_bytes(envelope.content)
         key = mail["X-Effect-Key"]
         first = key is None or key not in self._keys

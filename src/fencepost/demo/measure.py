@@ -1,12 +1,12 @@
 """How the outcome is counted: from the handlers' records, the shop's database and the mail server.
 
-The queue's own status is not asked, except for the counter of the writes it refused.
+The queue is asked last, for the writes it refused, and whether it shows the jobs as the handlers do.
 
 What is an overlap? Two runs that hold the same resource at the same time. A run holds its resource from its first line
 to its last, or to the death of its process. One whose job another run has begun since is not the owner any more,
-whatever it believes; it may still be there, frozen or about to stop, so its hold ends with the last thing it *changed*:
-if that is after the other began, it is an overlap. Such a run that changed nothing more is counted as a late run that
-was stopped.
+whatever it believes. It may still be there, frozen or about to stop, and hold nothing; but if it *changes* anything
+after the other began, its hold lasted until then, and it is an overlap. If it changed nothing more it is counted as a
+late run that was stopped.
 """
 
 from __future__ import annotations
@@ -15,29 +15,39 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from itertools import pairwise
+from math import inf
+from typing import Any, NamedTuple
 
 from fencepost.demo.faults import Faults
 from fencepost.demo.mail import Arrival
 from fencepost.demo.orders import Order
 from fencepost.demo.records import Records, RunSeen
-from fencepost.demo.shop import TEMPLATE, expected_bookings
+from fencepost.demo.shop import expected_bookings
 from fencepost.demo.stage import Stage
 
-__all__ = ["Measured", "measure", "overlaps"]
+__all__ = ["Measured", "QueueSays", "measure", "overlaps"]
+
+
+class QueueSays(NamedTuple):
+    """The queue's own word. stats: its counters. wrong: jobs not done, or with a result that a late run sent."""
+
+    stats: dict[str, int]
+    wrong: int
 
 
 @dataclass(slots=True, kw_only=True)
 class Measured:
     """The figures of one performance.
 
-    jobs, done, lost: accepted, ended well by a run's own word, and neither. runs: handlers entered. duplicate_enqueues:
-    enqueues answered with a job that was there. overlaps: pairs of runs, by resource family in overlaps_by_family.
-    late_runs_stopped: runs that had lost their job and changed nothing since. stale_refused: writes refused by Redis
-    and by the guard, by verb in refused. doubled_effects: invoices, bookings and delivered mails beyond the first.
-    missing_effects: those that are not there at all. stale_overwrites: bookings made on a stock that another had
-    changed since it was read. out_of_order: bookings made after a later one of their SKU. killed, frozen: faults that
-    hit. seconds: from the first enqueue to the last outcome.
+    jobs, done, lost: accepted, ended well by a run's own word, and neither. runs: handlers entered.
+    duplicate_enqueues: enqueues answered with a job that was there. overlaps: pairs of runs, by resource family in
+    overlaps_by_family. late_runs_stopped: runs that had lost their job and changed nothing since. stale_refused:
+    writes refused by Redis and by the guard, by verb in refused. doubled_effects: invoices, bookings and delivered
+    mails beyond the first. missing_effects: those that are not there at all. stale_overwrites: bookings made on a
+    stock that another had changed since it was read. out_of_order: bookings made after a later one of their SKU.
+    queue_is_wrong: jobs that the queue shows as not done, or with the result of a late run. killed, frozen: faults
+    that hit. seconds: from the first enqueue to the last outcome.
     """
 
     mode: str
@@ -57,6 +67,7 @@ class Measured:
     missing_effects: int
     stale_overwrites: int
     out_of_order: int
+    queue_is_wrong: int
     invoices_per_order: str
     mails_per_key: str
     mails_arrived: int
@@ -70,9 +81,9 @@ class Measured:
     @property
     def harm(self) -> int:
         """What must be zero."""
-        return (
-            self.lost + self.overlaps + self.doubled_effects + self.missing_effects + self.stale_overwrites
-        ) + self.out_of_order
+        return (self.lost + self.overlaps + self.doubled_effects + self.missing_effects + self.stale_overwrites) + (
+            self.out_of_order + self.queue_is_wrong
+        )
 
     @property
     def as_it_must_be(self) -> bool:
@@ -101,7 +112,7 @@ def measure(
     records: Records,
     arrivals: Sequence[Arrival],
     faults: Faults,
-    stats: dict[str, int],
+    queue: QueueSays,
     seconds: float,
 ) -> Measured:
     """Count everything."""
@@ -110,7 +121,7 @@ def measure(
     clashes = overlaps(records, found.changed, faults.killed, faults.killed_at)
     wanted_bookings = [(one.sku, one.seq) for each in expected_bookings(orders).values() for one in each]
     per_order = [found.invoices[order.order_id] for order in orders]
-    refused = {name.partition(":")[2]: n for name, n in sorted(stats.items()) if name.startswith("refused:")}
+    refused = {name.partition(":")[2]: n for name, n in sorted(queue.stats.items()) if name.startswith("refused:")}
     for what, n in Counter(what for run in runs for what in run.refused if what in ("install", "write")).items():
         refused[f"sql {what}"] = n
     return Measured(
@@ -133,6 +144,7 @@ def measure(
         + max(0, len(orders) - len(found.mails)),
         stale_overwrites=found.stale_overwrites,
         out_of_order=found.out_of_order,
+        queue_is_wrong=queue.wrong,
         invoices_per_order=_span(per_order),
         mails_per_key=_span([*found.mails.values(), *[0] * (len(orders) - len(found.mails))]),
         mails_arrived=len(arrivals),
@@ -167,11 +179,11 @@ def overlaps(records: Records, changed: dict[str, float], dead: str, dead_at: fl
 
 def _hold(records: Records, run: RunSeen, changed: dict[str, float], dead: str, dead_at: float) -> tuple[float, float]:
     """From when to when a run held its resource; see the top of this module."""
-    if records.successor(run) is not None:
-        return run.begin, max(run.begin, changed.get(run.run, 0.0))
-    if run.end is not None:
-        return run.begin, run.end
-    return run.begin, dead_at if run.worker == dead else float("inf")
+    end = run.end if run.end is not None else dead_at if run.worker == dead else inf
+    after = records.successor(run)
+    if after is not None:
+        end = max(min(end, after.begin), changed.get(run.run, 0.0))
+    return run.begin, end
 
 
 def _late_runs_stopped(records: Records, changed: dict[str, float]) -> int:
@@ -195,7 +207,7 @@ def _read_shop(stage: Stage, arrivals: Sequence[Arrival]) -> _Shop:
     for run, at_s in _moments(invoices, bookings, delivered):
         changed[run] = max(at_s, changed.get(run, 0.0))
     stale = disordered = 0
-    for earlier, later in zip(bookings, bookings[1:], strict=False):
+    for earlier, later in pairwise(bookings):
         if earlier[0] == later[0]:
             stale += earlier[3] != later[2]
             disordered += earlier[1] > later[1]
@@ -209,9 +221,7 @@ def _read_shop(stage: Stage, arrivals: Sequence[Arrival]) -> _Shop:
     )
 
 
-def _moments(
-    invoices: list[Any], bookings: list[Any], delivered: list[Arrival]
-) -> Iterable[tuple[str, float]]:
+def _moments(invoices: list[Any], bookings: list[Any], delivered: list[Arrival]) -> Iterable[tuple[str, float]]:
     yield from ((row[1], row[2]) for row in invoices)
     yield from ((row[4], row[5]) for row in bookings)
     yield from ((one.run, one.at_s) for one in delivered)

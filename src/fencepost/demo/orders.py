@@ -86,8 +86,11 @@ def _orders(name: str, text: str) -> Iterator[Order]:
                 raise _Bad(f"order {order.order_id} is on line {seen[order.order_id]} already")
             seen[order.order_id] = reader.line_num
             yield order
-    except (_Bad, csv.Error) as error:
+    except _Bad as error:
         raise ConfigurationError(f"{name}, line {max(1, reader.line_num)}", str(error), _HINT) from error
+    except csv.Error as error:  # the reader still stands behind the line before
+        problem = f"it cannot be read, is there a quote too many? ({error})"
+        raise ConfigurationError(f"{name}, line {reader.line_num + 1}", problem, _HINT) from error
 
 
 def _order(row: dict[str, str | None]) -> Order:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +18,10 @@ from typing import Any, Final
 
 from fencepost.clock import boottime_s
 from fencepost.demo import naive, shop
-from fencepost.demo.faults import Scene, story
+from fencepost.demo.faults import Faults, Scene, story
+from fencepost.demo.late import LATE_RESULT
 from fencepost.demo.mail import MailServer
-from fencepost.demo.measure import Measured, measure
+from fencepost.demo.measure import Measured, QueueSays, measure
 from fencepost.demo.orders import Order
 from fencepost.demo.producers import PRODUCERS
 from fencepost.demo.records import Records
@@ -34,9 +35,11 @@ from fencepost.keys import Keys
 __all__ = ["play"]
 
 _TICK_S: Final = 0.04
-_START_WITHIN_S: Final = 30.0
-_LONGEST_S: Final = 120.0
+_START_WITHIN_S: Final = 60.0
+_LONGEST_S: Final = 60.0
+_LONGEST_PER_ORDER_S: Final = 0.25
 _CALM_S: Final = 0.3
+_THE_END: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +59,19 @@ class _Cast:
 def play(orders: Sequence[Order], csv: Path | None, *, off: bool, screen: Screen) -> Measured:
     """Perform the demo and return what was measured. off: the naive queue instead of Fencepost.
 
-    The folder is deleted, unless what must hold did not hold.
+    The folder is deleted, unless what must hold did not hold, or an accident happened.
     """
     if os.name != "posix":
         raise ConfigurationError("demo", f"it freezes processes with SIGSTOP, which {sys.platform} lacks")
     folder = Path(tempfile.mkdtemp(prefix="fencepost-demo-"))
-    keep = True
+    keep = False
     try:
         with ExitStack() as stack:
             measured = _perform(stack, folder, orders, csv, off, screen)
         keep = not measured.as_it_must_be and not off
+    except Exception:
+        keep = True
+        raise
     finally:
         if keep:
             screen.say(f"everything that was written down is kept in {folder}")
@@ -88,6 +94,9 @@ def _perform(
         naive=off,
         redis_url=server.url,
         smtp_port=mail.port,
+        # Few orders take their time, so that there is work left while the faults happen.
+        invoice_s=min(0.5, 30 / len(orders)),
+        stock_s=min(0.2, 10 / len(orders)),
     )
     stage.set_up()
     shop.create(stage.database, orders)
@@ -101,12 +110,17 @@ def _perform(
     scene = Scene(stage, workers, cast.records, len(orders), screen.say)
     with screen.bars(shop.expected_bookings(orders)):
         stage.gate.touch()
-        screen.say(f"{len(orders)} orders, each enqueued {len(PRODUCERS)} times by racing producers; 3 workers")
-        _watch(cast, story(scene), lambda: scene.faults.killed)
+        screen.say(
+            f"{len(orders)} orders, each enqueued by {len(PRODUCERS)} producers that race; {len(WORKERS)} workers, "
+            + ("no lease" if off else f"lease {stage.lease_s:g} s")
+        )
+        if not _watch(cast, story(scene), scene.faults):
+            scene.faults.missed.append("not everything ended in the time there was")
     seconds = boottime_s() - began
     _stop_workers(cast)
     cast.records.read()
-    return measure(stage, orders, cast.records, mail.arrivals, scene.faults, _stats(cast), seconds)
+    word = _word_of_the_queue(cast)
+    return measure(stage, orders, cast.records, mail.arrivals, scene.faults, word, seconds)
 
 
 # -- processes --------------------------------------------------------------------------------------------
@@ -167,14 +181,15 @@ def _stop_workers(cast: _Cast) -> None:
 # -- the performance --------------------------------------------------------------------------------------
 
 
-def _watch(cast: _Cast, faults: Iterator[None], killed: Callable[[], str]) -> None:
-    """Look on, tell the screen, let the story go on, until all is done or nothing more is to be hoped for."""
-    end, told_all, calm_since = time.monotonic() + _LONGEST_S, False, 0.0
+def _watch(cast: _Cast, scenes: Iterator[None], faults: Faults) -> bool:
+    """Look on, tell the screen, let the story go on. Returns whether all was done in time."""
+    end = time.monotonic() + _LONGEST_S + len(cast.orders) * _LONGEST_PER_ORDER_S
+    told_all, calm_since = False, 0.0
     while time.monotonic() < end:
         cast.records.read()
         cast.screen.show(cast.records)
         if not told_all:
-            told_all = next(faults, "the end") == "the end"
+            told_all = next(scenes, _THE_END) is _THE_END
         else:
             pending = _pending(cast)
             if pending:
@@ -182,11 +197,10 @@ def _watch(cast: _Cast, faults: Iterator[None], killed: Callable[[], str]) -> No
             elif not calm_since:
                 calm_since = time.monotonic()
             elif time.monotonic() - calm_since > _CALM_S:
-                break
-        _look_for_accidents(cast, killed())
+                return True
+        _look_for_accidents(cast, faults.killed)
         time.sleep(_TICK_S)
-    cast.records.read()
-    cast.screen.show(cast.records)
+    return False
 
 
 def _look_for_accidents(cast: _Cast, killed: str) -> None:
@@ -209,7 +223,14 @@ def _pending(cast: _Cast) -> bool:
     return any(cast.client.zcard(key) for key in places)
 
 
-def _stats(cast: _Cast) -> dict[str, int]:
-    """The partition's counters."""
-    found = cast.client.hgetall(Keys(NAMESPACE).stats)
-    return {name.decode(): int(value) for name, value in found.items()}
+def _word_of_the_queue(cast: _Cast) -> QueueSays:
+    """What the queue itself says in the end: its counters, and the jobs it shows in another way than the handlers."""
+    if cast.stage.naive:
+        return QueueSays({}, 0)
+    keys = Keys(NAMESPACE)
+    pipeline = cast.client.pipeline(transaction=False)
+    for job in cast.records.accepted:
+        pipeline.hmget(keys.job(job), "state", "result")
+    wrong = sum(state != b"done" or result == LATE_RESULT for state, result in pipeline.execute())
+    stats = cast.client.hgetall(keys.stats)
+    return QueueSays({name.decode(): int(value) for name, value in stats.items()}, wrong)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -34,6 +35,10 @@ class Recorder:
 
     def write(self, event: str, **values: Any) -> None:
         os.write(self._file, json.dumps({"e": event, "at": boottime_s(), **values}).encode() + b"\n")
+
+    def close(self) -> None:
+        """Close the file; nothing can be written after that."""
+        os.close(self._file)
 
     def enqueued(self, job: str, kind: str, *, new: bool) -> None:
         self.write("enqueued", job=job, kind=kind, new=new)
@@ -91,7 +96,8 @@ class Records:
     """Reads what all processes wrote, again and again, only what is new each time.
 
     runs: by run id, in the order they were read. accepted: job id -> kind, of every job an enqueue answered with.
-    duplicates: enqueues that were answered with a job that was there before.
+    done: job id -> kind, of every job that a run ended well; done_by_kind: their number. duplicates: enqueues that were
+    answered with a job that was there before.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -101,6 +107,7 @@ class Records:
         self.by_job: dict[str, list[RunSeen]] = {}
         self.accepted: dict[str, str] = {}
         self.done: dict[str, str] = {}
+        self.done_by_kind: Counter[str] = Counter()
         self.duplicates = 0
 
     def read(self) -> None:
@@ -130,8 +137,9 @@ class Records:
         seen = self.runs[record["run"]]
         if event == "end":
             seen.end, seen.how = record["at"], record["how"]
-            if seen.how == "ok":
+            if seen.how == "ok" and seen.job not in self.done:
                 self.done[seen.job] = seen.kind
+                self.done_by_kind[seen.kind] += 1
         elif event == "jam":
             seen.place = record["place"]
         elif event == "refused":

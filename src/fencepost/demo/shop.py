@@ -22,7 +22,8 @@ TEMPLATE: Final = "invoice"
 """The e-mail template of the demo."""
 _SPARE: Final = 40
 _SCHEMA: Final = """
-CREATE TABLE orders (order_id INTEGER PRIMARY KEY, user_id INTEGER NOT NULL, email TEXT NOT NULL, cents INTEGER NOT NULL);
+CREATE TABLE orders (order_id INTEGER PRIMARY KEY, user_id INTEGER NOT NULL, email TEXT NOT NULL,
+    cents INTEGER NOT NULL);
 CREATE TABLE stock (sku TEXT PRIMARY KEY, on_hand INTEGER NOT NULL);
 CREATE TABLE invoices (number INTEGER PRIMARY KEY AUTOINCREMENT, order_id INTEGER NOT NULL, cents INTEGER NOT NULL,
     run TEXT NOT NULL, at_s REAL NOT NULL);
@@ -102,7 +103,8 @@ class Shop:
     def write_invoice(self, order_id: int, cents: int, run: str) -> str:
         """Write an invoice and return its number."""
         row = self.db.execute(
-            "INSERT INTO invoices (order_id, cents, run, at_s) VALUES (?, ?, ?, ?)", (order_id, cents, run, boottime_s())
+            "INSERT INTO invoices (order_id, cents, run, at_s) VALUES (?, ?, ?, ?)",
+            (order_id, cents, run, boottime_s()),
         )
         return f"INV-{row.lastrowid:05d}"
 
@@ -125,7 +127,9 @@ class Shop:
         rows = self.db.execute("SELECT sku, on_hand FROM stock ORDER BY on_hand LIMIT 5").fetchall()
         text = "Nearly sold out: " + ", ".join(f"{sku} ({left})" for sku, left in rows)
         with guard.transaction(self.db):
-            self.db.execute("INSERT INTO shop_window VALUES (1, ?) ON CONFLICT (id) DO UPDATE SET text = ?", (text, text))
+            self.db.execute(
+                "INSERT INTO shop_window VALUES (1, ?) ON CONFLICT (id) DO UPDATE SET text = ?", (text, text)
+            )
 
     def close(self) -> None:
         """Close this thread's connection."""

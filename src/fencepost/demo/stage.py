@@ -49,7 +49,7 @@ class Stage:
 
     @property
     def jams(self) -> Path:
-        """The folder with a file for each worker whose work is to stand still at present; see jam.py."""
+        """The folder with a file for each worker and each job that is to stand still at present; see jam.py."""
         return Path(self.folder, "jams")
 
     @property

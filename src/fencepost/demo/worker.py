@@ -16,7 +16,7 @@ from fencepost.demo.stage import QUEUES, Stage, end_with_parent
 __all__ = ["SLOTS", "WORKERS", "main"]
 
 WORKERS = ("worker1", "worker2", "worker3")
-SLOTS = 4
+SLOTS = 6
 
 
 async def work(name: str, stage: Stage) -> None:

@@ -77,7 +77,7 @@ def _step(store: Store, report: HealReport, cursor: int, count: int) -> Plan[int
             if answer.word == "HEALED":
                 report.stranded.append(HalfState(job_id, answer.detail))
             elif answer.word == "BROKEN":
-                report.broken.append(HalfState(job_id, f"{answer.detail}, but its record lacks kind, queue or resource"))
+                report.broken.append(HalfState(job_id, f"{answer.detail}, but its record is torn"))
     return following
 
 

@@ -54,6 +54,15 @@ local function is(key, wanted) -- reads below a write must not be able to fail: 
   local found = call('TYPE', key).ok
   return found == wanted or found == 'none'
 end
+-- A job comes into its queue. A queue of a wrong type is left alone: the job is queued all the same, and heal finds it.
+local queues = {}
+local function enter(queue, score, id)
+  local key = P .. 'ready:' .. queue
+  if queues[key] == nil then queues[key] = is(key, 'zset') end
+  if not queues[key] then return count('orphan', 'queue') end
+  call('ZADD', key, score, id)
+  ring(queue)
+end
 -- sweeping: true where this call looked for lapsed leases, so that it counts as a sign of life of the partition.
 local function commit(sweeping)
   local set = {}

@@ -51,18 +51,19 @@ local function claim(n, nonce, worker, lease_ms, ready, budget)
       local found, opts, keys, leases, l = {}, {}, {}, {}, 0
       for i, id in ipairs(ids) do
         local key = JOB .. id
-        local j = call('HMGET', key, 'state', 'kind', 'payload', 'attempts', 'opts')
+        -- The sweep and the outcomes of finish are written by now: a key of a wrong type is no job, but no error either.
+        local j = redis.pcall('HMGET', key, 'state', 'kind', 'payload', 'attempts', 'opts')
         found[i], keys[i] = j, key
-        if j[5] then
-          opts[i] = options(j[5])
-          if opts[i].resource then call('ZCARD', P .. 'slots:' .. opts[i].resource) end -- a wrong type fails here
-        end
+        if j[5] then opts[i] = options(j[5]) end
       end
       call('ZREMRANGEBYRANK', rkey, 0, #ids - 1)
       for i, id in ipairs(ids) do
         local j, opt, key, free = found[i], opts[i], keys[i], true
         local slots = opt and opt.resource and P .. 'slots:' .. opt.resource
-        if slots and taken_places(slots) >= (tonumber(opt.limit) or 1) then free = call('ZSCORE', slots, '=' .. id) end
+        if slots then
+          if not is(slots, 'zset') then free, opt.on_busy = false, 'later:5000'
+          elseif taken_places(slots) >= (tonumber(opt.limit) or 1) then free = call('ZSCORE', slots, '=' .. id) end
+        end
         if j[1] ~= 'queued' then
           count('orphan', 'ready')
         elseif not free then

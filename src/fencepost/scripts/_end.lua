@@ -28,11 +28,10 @@ local function hand_over(resource)
       local j = is(key, 'hash') and call('HMGET', key, 'state', 'queue', 'score', 'kind') or {}
       if j[1] == 'waiting' then
         call('HSET', key, 'state', 'queued', 'updated_at', now)
-        call('ZADD', P .. 'ready:' .. j[2], j[3], id)
+        enter(j[2], j[3], id)
         call('ZADD', slots, now + RESERVED_MS, '=' .. id)
         call('ZADD', LEASES, now + RESERVED_MS, '=' .. id)
         emit('handed_over', id, j[4], '', '', '', '', resource)
-        ring(j[2])
         return
       end
     end

@@ -19,7 +19,8 @@ local function replay() -- the same call again: hand out the same runs, as far a
   for id in string.gmatch(sub(last, #nonce + 2), '%S+') do
     i = i + 1
     local key, p = JOB .. id, #jobs
-    local j = call('HMGET', key, 'state', 'kind', 'payload', 'attempts', 'opts', 'nonce', 'token', 'queue')
+    local j = is(key, 'hash')
+      and call('HMGET', key, 'state', 'kind', 'payload', 'attempts', 'opts', 'nonce', 'token', 'queue') or {}
     if j[6] == nonce .. '.' .. i and j[1] == 'processing' then
       jobs[p + 1], jobs[p + 2], jobs[p + 3], jobs[p + 4], jobs[p + 5] = id, j[2], j[3] or '', j[7], j[4]
       add_extras(i, key, true, options(j[5]))

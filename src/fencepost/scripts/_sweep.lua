@@ -18,9 +18,8 @@ local function reclaim_run(id)
     end_job(id, key, 'failed', 'poison', kind, tok, nonce, attempts, opt, fields)
   else
     call('HSET', key, 'state', 'queued', 'updated_at', now, unpack(fields))
-    call('ZADD', P .. 'ready:' .. j[3], j[4], id)
+    enter(j[3], j[4], id)
     if opt.resource then reserve_place(opt.resource, nonce, id, now + RESERVED_MS) end -- first in its own line
-    ring(j[3])
   end
 end
 local reclaimed_all = false
@@ -57,8 +56,7 @@ local function promote(limit)
     if j[1] == 'scheduled' then
       call('HSET', key, 'state', 'queued', 'updated_at', now)
       call('HDEL', key, 'due_at')
-      call('ZADD', P .. 'ready:' .. j[2], j[3], id)
-      ring(j[2])
+      enter(j[2], j[3], id)
     else
       count('orphan', 'later')
     end

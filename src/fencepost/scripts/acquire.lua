@@ -44,12 +44,12 @@ if mine or wait_ms == 0 then
   local head = call('ZRANGE', slots, 0, 0, 'WITHSCORES')
   return mine or {'BUSY', head[1] or '', head[2] or ''}
 end
-if not call('ZSCORE', line, me) then
-  call('ZADD', line, int(us), me)
-  call('HSET', key, 'state', 'waiting', 'resource', resource, 'owner', owner, 'ttl_ms', ttl)
+if call('ZADD', line, 'NX', int(us), me) == 1 then
   count('parked', '@lease')
   emit('parked', me, '', '', nonce, '', '', resource)
 end
+-- Written each time: a waiter that was silent for longer than its TTL and comes back keeps its place in the line.
+call('HSET', key, 'state', 'waiting', 'resource', resource, 'owner', owner, 'ttl_ms', ttl)
 call('PEXPIRE', key, 5000) -- a waiter shows itself once a second
 commit(true)
 wake()

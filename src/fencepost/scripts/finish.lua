@@ -32,8 +32,9 @@ for i, a in ipairs(items) do
   local j = call('HMGET', JOB .. id, 'state', 'token', 'nonce', 'kind', 'opts', 'cancel')
   local word, newest = check(j, tok, run, deadlines[i])
   if word == 'OK' then
-    if seen[id] then word = 'REPLAY' end
-    seen[id] = true
+    if not seen[id] then seen[id] = outcome
+    elseif seen[id] == outcome then word = 'REPLAY'
+    else word, newest = 'STALE', tok end -- an earlier item settles this run, and otherwise
   elseif word ~= 'GONE' then -- was it this very outcome that settled the run?
     if j[3] == run and j[1] == ENDS[outcome] or call('HGET', JOB .. id, 'settled') == run .. ' ' .. outcome then
       word, newest = 'REPLAY', ''
@@ -46,7 +47,7 @@ end
 local function come_back(a, id, key, run, word, j, opt)
   local o = call('HMGET', key, 'attempts', 'score', 'queue')
   local delay, attempts, score = tonumber(ARGV[a + 4]) or 0, tonumber(o[1]) or 1, o[2]
-  local kept = opt.resource and opt.ordered and word == 'RETRY'
+  local kept = opt.resource and opt.ordered -- what depends on it must not overtake it
   if not kept and not (word == 'RELEASE' and delay == 0) then
     score = int((now + delay) * 1000 - (tonumber(opt.priority) or 0) * 60000000)
   end
@@ -63,8 +64,7 @@ local function come_back(a, id, key, run, word, j, opt)
   if delay > 0 then
     call('ZADD', LATER, now + delay, id)
   else
-    call('ZADD', P .. 'ready:' .. o[3], score, id)
-    ring(o[3])
+    enter(o[3], score, id)
   end
   if kept then reserve_place(opt.resource, run, id, now + delay + RESERVED_MS)
   elseif opt.resource then free_place(opt.resource, run) end

@@ -39,8 +39,7 @@ for _, w in ipairs(todo) do
     call('ZREM', w[6], id)
     call('HSET', JOB .. id, 'state', state)
   end
-  call('ZADD', index, score, id)
-  if state == 'queued' then ring(j[2]) end
+  if state == 'queued' then enter(j[2], score, id) else call('ZADD', index, score, id) end
   count('healed', state)
   emit('healed', id, j[5], '', '', '', state)
 end

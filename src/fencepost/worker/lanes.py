@@ -7,6 +7,7 @@ nonce until it is answered, so an outcome outlives an outage of Redis in memory 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 from typing import TYPE_CHECKING
@@ -46,6 +47,7 @@ class Lanes:
         self._turn = 0
         self._asked: dict[str, Request] = {}  # where queues are capped: the requests on their way, by lane
         self.due_in_s: float | None = None
+        self._due_as_of_ms = 0
 
     def start(self) -> list[asyncio.Task[None]]:
         """Start all lanes and the watcher; the watcher is the last of the tasks."""
@@ -96,6 +98,8 @@ class Lanes:
             worker.free += wanted - got
             if wanted:
                 self._set_hungry(got == wanted)
+            else:  # what was written may come back in a moment: nobody has asked when
+                self._look()
             if worker.stopping:
                 self.kick_all()
 
@@ -131,7 +135,8 @@ class Lanes:
             else:
                 await asyncio.sleep(1.0)
             return 0
-        self.due_in_s = served.due_in_s
+        if len(served.jobs) < wanted:  # a full answer does not say what is due
+            self._note_due(served)
         self._heard(outcomes, served)
         self.answered_at_s = now = boottime_s()
         jobs, deadline_s = served.jobs, local_deadline(sent_at, worker.lease_s)
@@ -141,6 +146,14 @@ class Lanes:
         for claimed in jobs:
             started += worker.start_run(claimed, deadline_s, served.server_ms)
         return started
+
+    def _note_due(self, served: Served) -> None:
+        """Keep when the next job is due. Of two lanes' answers the older one may be read last."""
+        due_in_s, as_of_ms = served.due_in_s, served.server_ms
+        if as_of_ms == self._due_as_of_ms and self.due_in_s is not None:
+            due_in_s = self.due_in_s if due_in_s is None else min(due_in_s, self.due_in_s)
+        if as_of_ms >= self._due_as_of_ms:
+            self.due_in_s, self._due_as_of_ms = due_in_s, as_of_ms
 
     async def _renewed(self, jobs: list[Claimed]) -> tuple[list[Claimed], float]:
         """Renew before the first line of a handler runs; return the runs that still are ours and their deadline."""
@@ -203,5 +216,6 @@ class Lanes:
             pause_s = worker.poll_s if self.due_in_s is None else min(worker.poll_s, max(0.001, self.due_in_s))
             rung = await worker.driver.wait(bells, pause_s)
             if rung and worker.free == 0:  # not for us: pass it on to another worker
-                await worker.driver.run(worker.store.read(["LPUSH", bells[0], "1"], int), 1.0)
+                with contextlib.suppress(FencepostError):
+                    await worker.driver.run(worker.store.ring(bells[0]), 1.0)
             self._look()

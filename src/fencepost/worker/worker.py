@@ -172,7 +172,8 @@ class Worker:
     def consider_burst_end(self) -> None:
         """In a burst: stop when nothing runs, nothing is ready and nothing comes back within a second."""
         due = self.lanes.due_in_s
-        if self._burst and not self.runs and not self.outcomes and not self.lanes.in_flight and (due or 9.0) > 1.0:
+        idle = not self.runs and not self.outcomes and not self.lanes.in_flight
+        if self._burst and idle and (due is None or due > 1.0):
             self.stop()
 
     def held_by_queue(self) -> dict[str, int]:

@@ -1,0 +1,111 @@
+"""`job`, `jobs`, `cancel`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from fencepost.cli import output
+from fencepost.cli.session import Session, connected
+from fencepost.operate import JobView, Page, summary
+from fencepost.states import State
+
+__all__ = ["cancel", "job", "jobs", "paged", "show_job", "show_page"]
+
+
+def paged(function: Any) -> Any:
+    """The options of every list."""
+    function = click.option("--cursor", metavar="CURSOR", help="Go on where the last page ended.")(function)
+    return click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)(function)
+
+
+@click.command
+@click.argument("job_id", metavar="ID")
+@click.option("--history", is_flag=True, help="Show its events too.")
+@connected
+def job(session: Session, job_id: str, history: bool) -> int:
+    """Show a job: state, arguments, counters, lease, result or error."""
+    show_job(session, session.run(session.operator.job(job_id, history=history)))
+    return 0
+
+
+def show_job(session: Session, view: JobView) -> None:
+    if session.as_json:
+        output.show_json(view.to_json())
+        return
+    data = view.to_json()
+    history = data.pop("history", [])
+    times = ("created_at", "updated_at", "claimed_at", "due_at", "finished_at")
+    pairs = [("id", data.pop("id"))]
+    if view.record.nonce == "":
+        data.pop("nonce", None)
+    for name, value in data.items():
+        if name in ("now", "history_whole", "score") or value == {"base64": ""}:
+            continue
+        if name in times:
+            value = f"{output.clock(value)} ({output.length(view.now_ms - value)} ago)"
+        elif name.endswith("_ms"):
+            name, value = name[:-3], output.length(value)
+        pairs.append((name.replace("_", " "), value))
+    output.fields(pairs)
+    if history:
+        output.say("")
+        rows = [
+            (output.clock(one.at), one.name, one.attempt, one.token, one.by, one.reason, one.resource)
+            for one in view.history
+        ]
+        output.table(("at", "event", "attempt", "token", "by", "reason", "resource"), rows)
+        if not view.whole:
+            output.say("older events are not in the stream any more, or too far back")
+
+
+@click.command
+@click.option("--state", type=click.Choice([str(one) for one in State]), required=True)
+@click.option("--queue", metavar="NAME", help="Only of this queue.")
+@click.option("--kind", metavar="KIND", help="Only of this kind.")
+@click.option("--resource", metavar="NAME", help="Only those that need this resource.")
+@paged
+@connected
+def jobs(
+    session: Session,
+    state: str,
+    queue: str | None,
+    kind: str | None,
+    resource: str | None,
+    limit: int,
+    cursor: str | None,
+) -> int:
+    """List the jobs in a state: in the order of service, ended ones newest first."""
+    plan = session.operator.jobs(state, queue=queue, kind=kind, resource=resource, limit=limit, cursor=cursor)
+    show_page(session, session.run(plan))
+    return 0
+
+
+def show_page(session: Session, page: Page[Any]) -> None:
+    if session.as_json:
+        items = [summary(record) for record in page.items]
+        output.show_json({"items": items, "cursor": page.cursor, "missing": page.missing})
+        return
+    rows = [
+        (
+            one.id, one.kind, one.queue, one.attempts or "", one.crashes or "", output.clock(one.created_at),
+            one.reason or one.error_class or one.worker or one.resource,
+        )
+        for one in page.items
+    ]  # fmt: skip
+    output.table(("id", "kind", "queue", "attempts", "crashes", "created", "about"), rows, "no such jobs")
+    if page.missing:
+        output.say(f"without a record: {', '.join(page.missing[:5])}{', …' if len(page.missing) > 5 else ''}")
+    if page.cursor:
+        output.say(f"more: --cursor {page.cursor}")
+
+
+@click.command
+@click.argument("job_ids", metavar="ID...", nargs=-1, required=True)
+@click.option("--hard", is_flag=True, help="Take a running job from its worker at once; its later writes are refused.")
+@click.option("--reason", default="cancelled", show_default=True, help="Kept with the job.")
+@connected
+def cancel(session: Session, job_ids: tuple[str, ...], hard: bool, reason: str) -> int:
+    """Cancel jobs. A running one is asked to stop, which it learns with its next heartbeat."""
+    return output.bulk(session.run(session.operator.cancel(job_ids, hard=hard, reason=reason)), session.as_json)
