@@ -78,7 +78,8 @@ class Fencepost:
     def embedded(cls, path: str | Path | None = None, **settings: Any) -> Fencepost:
         """Return an application on a private Valkey in a data folder, started here or attached to.
 
-        path: the folder, by default one of the user's own. settings: as for Fencepost, without redis.
+        path: the folder, by default FENCEPOST_DATA, else .fencepost in the working directory. settings: as for
+        Fencepost, without redis.
         The server ends with the process that started it; its data stays. For development, tests and demos.
         """
         server = EmbeddedServer.start(path)

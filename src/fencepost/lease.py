@@ -163,30 +163,30 @@ class Lease:
 
     def _beat(self) -> None:
         """Renew until released or lost. A network error is retried until the local deadline; "not yours" is final."""
-        connections, driver = self._drivers[1]().connections, None
-        run = RunKey(f"@{self._nonce}", str(self.token), self._nonce)
-        pause_s = self.ttl_s / 3
+        run, pause_s = RunKey(f"@{self._nonce}", str(self.token), self._nonce), self.ttl_s / 3
         while not self._stop.wait(min(pause_s, max(0.0, self._until - boottime_s()))):
             sent_at = boottime_s()
             if sent_at >= self._until:
-                self._lose("deadline")
-                break
-            if driver is None:  # an answer that comes after the deadline is of no use: nobody waits for it
-                patience_s = max(0.02, min(self.ttl_s / 6, self._until - sent_at))
-                driver = SyncDriver(connections, give_up_s=0.0, timeout_s=patience_s)
-            try:
-                answers = driver.run(self._store.renew(round(self.ttl_s * 1000), self.owner, [run]))
-            except FencepostError as error:
-                emit(_log, logging.WARNING, "renew_failed", resource=self.name, cause=str(error)[:200])
-                pause_s = self.ttl_s / 12
-            else:
-                if answers[0].word != "OK":
-                    self._lose("stale" if answers[0].word == "STALE" else "expired")
-                    break
+                return self._lose("deadline")
+            # An answer that comes after the deadline is of no use: nobody waits for it.
+            word = self._renew(run, max(0.02, min(self.ttl_s / 6, self._until - sent_at)))
+            if word == "OK":
                 self._until, pause_s = local_deadline(sent_at, self.ttl_s), self.ttl_s / 3
-            driver.close()
-            driver = None
-        if driver is not None:
+            elif word:
+                return self._lose("stale" if word == "STALE" else "expired")
+            else:
+                pause_s = self.ttl_s / 12
+        return None
+
+    def _renew(self, run: RunKey, patience_s: float) -> str:
+        """Ask once, on a connection that lives no longer than the call. Returns the answer's word, "" without one."""
+        driver = SyncDriver(self._drivers[1]().connections, give_up_s=0.0, timeout_s=patience_s)
+        try:
+            return driver.run(self._store.renew(round(self.ttl_s * 1000), self.owner, [run]))[0].word
+        except FencepostError as error:
+            emit(_log, logging.WARNING, "renew_failed", resource=self.name, cause=str(error)[:200])
+            return ""
+        finally:
             driver.close()
 
     def _lose(self, why: str) -> None:

@@ -15,6 +15,7 @@ import redis as redis_py
 from fencepost import Fencepost
 from fencepost.cli import main
 from fencepost.operate import Operator
+from tests.edges.processes import Workers
 from tests.support.partition import Partition
 
 
@@ -94,3 +95,11 @@ def book(sku: str) -> None: ...
 
 not_an_app = 1
 """
+
+
+@pytest.fixture
+def workers(tmp_path: Path, url: str, namespace: str) -> Iterator[Workers]:
+    """Real worker processes on the namespace of the test; whatever still runs is killed at the end."""
+    one = Workers(tmp_path, url, namespace)
+    yield one
+    one.end()

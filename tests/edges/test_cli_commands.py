@@ -78,7 +78,7 @@ def test_dead_letters_are_listed_shown_requeued_and_purged(cli, partition):
     assert (shown["error_class"], shown["error"]) == ("Oops", "it broke")
     assert cli.json("dead", "requeue", first)["outcomes"] == [{"id": first, "word": "requeued", "detail": "2"}]
     assert cli.json("dead", "purge", second)["verdict"] == "ok"
-    assert cli("dead", "list") == "no such jobs\n"
+    assert cli("dead", "list") == "no dead letters\n"
 
 
 def test_showing_a_job_that_is_no_dead_letter_is_refused(cli, partition):

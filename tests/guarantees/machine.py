@@ -29,7 +29,7 @@ class Both:
         client.flushall()
         self.client, self.clock, self.seen = client, clock, seen
         self.store, self.driver = Store(Keys(NAMESPACE)), SyncDriver(Connections(url), give_up_s=0.0)
-        self.model = Model(clock.now_ms)
+        self.model = Model(clock.now_ms())
         self.newest_token = 0
         self.last: tuple[str, tuple[Any, ...]] | None = None
         self.moved = False
@@ -40,6 +40,8 @@ class Both:
     def do(self, verb: str, *args: Any) -> Any:
         """Make the call on both sides and compare the replies and the whole state. Returns the real reply."""
         self.last, self.moved = (verb, args), False
+        if verb == "cancel" and args[0] in self.model.jobs:
+            self.seen[f"cancel of {self.model.jobs[args[0]].state}"] += 1
         expected = getattr(self.model, verb)(*args)
         reply = getattr(self, f"_{verb}")(*args)
         assert _same(reply, expected), f"{verb}{args}\n  answered {reply}\n  expected {expected}"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fencepost import Fencepost
+from fencepost.job import JobSpec
 from tests.guarantees.stage import Stage
 
 KEY = "report:7"
@@ -16,8 +17,6 @@ KEY = "report:7"
 
 def again(stage: Stage, **options: Any) -> tuple[str, str]:
     """Enqueue another job with the key: the answer, and the job that stands for it."""
-    from fencepost.job import JobSpec
-
     [(word, job_id, _)] = stage.enqueue(JobSpec(id=stage.name("again-"), kind="mail", dedup=KEY, **options))
     return word, job_id
 

@@ -85,6 +85,25 @@ def test_a_finish_whose_reply_was_lost_is_told_so_and_hands_out_the_same_next_jo
     assert stage.stats()["done:mail"] == 1
 
 
+def test_an_outcome_that_only_the_repetition_of_a_finish_may_write_is_written_in_full(stage: Stage):
+    """Refused as lapsed at first, sent again in the grace after an outage; its claims are only replayed by then."""
+    a = stage.worker("a")
+    for _ in range(151):
+        stage.job()
+    assert len(stage.worker("dead").claim(150)) == 150
+    run = a.take()
+    stage.job()
+    stage.clock.advance(2.5)
+    outcome = (stage.outcome(run.key, "DONE"),)
+    first = a.serve(1, outcome, nonce="n-lost")
+    assert ([word for word, _ in first.replies], len(first.jobs)) == (["EXPIRED"], 1)
+    stage.jump(10.0)
+    again = a.serve(1, outcome, nonce="n-lost")
+    assert ([word for word, _ in again.replies], again.jobs) == (["OK"], first.jobs)
+    assert stage.stats()["done:mail"] == stage.events("done", run.job_id) == 1
+    assert stage.look().recent == [run.job_id]
+
+
 def test_a_batch_answers_item_by_item_and_its_repetition_adds_nothing(stage: Stage):
     """T27: 100 items, one a duplicate, one too big, one of a wrong type; the reply is lost half way.
     report: janbjorge/pgqueuer#678, taskforcesh/bullmq#3451"""

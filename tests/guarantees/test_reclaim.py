@@ -156,3 +156,22 @@ def test_the_jobs_of_a_dead_worker_run_again_within_a_lease_and_a_sweep(stage: S
     assert {(run.attempt, run.crashes) for run in back} == {(1, 1)}
     assert min(int(run.token) for run in back) > max(int(run.token) for run in lost)
     assert {dead.end(RunKey(*run.key), "DONE") for run in lost} == {"STALE"}
+
+
+def test_nothing_waits_for_redis_to_expire_a_key(stage: Stage):
+    """T8: with active expiry off and no notifications, what lapsed comes back at the next sweep, on time."""
+    assert stage.redis.config_get("notify-keyspace-events") == {"notify-keyspace-events": ""}
+    stage.redis.execute_command("DEBUG", "SET-ACTIVE-EXPIRE", "0")
+    try:
+        stage.job()
+        stage.worker("dead").take()
+        stage.acquire("thing", "dead", ttl_ms=2_000)
+        due = stage.job(delay_ms=2_000)
+        stage.pass_time(LEASE_S - 0.1)
+        assert stage.worker("a").claim(5) == []
+        stage.pass_time(0.2)
+        assert due in {run.job_id for run in stage.worker("a").claim(5)}
+        assert stage.acquire("thing", "me")[0] == "HELD"
+        assert stage.stats()["crashed:mail"] == 1
+    finally:
+        stage.redis.execute_command("DEBUG", "SET-ACTIVE-EXPIRE", "1")

@@ -110,7 +110,7 @@ async def test_a_busy_worker_is_alive_and_a_stopped_one_is_not(app):
     async with working(app) as worker:
         await (await note.enqueue()).result(timeout=5)
         assert worker.alive()
-    assert not worker.alive()
+    await eventually(lambda: not worker.alive())
 
 
 async def test_two_starts_on_one_host_and_process_are_two_workers(app):

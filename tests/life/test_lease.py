@@ -120,6 +120,20 @@ async def test_a_waiter_that_is_cancelled_leaves_the_line(app, redis):
         assert redis.zcard(line_key(app)) == 0
 
 
+async def test_a_waiter_can_be_cancelled_at_any_step_of_its_way_into_the_line(app, redis):
+    """While it connects, sends, reads or waits: a cancellation is never lost, and nothing stays behind."""
+    async with app.lease("stock:42", ttl=10):
+        for steps in range(60):
+            waiter = asyncio.create_task(enter(app))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            waiter.cancel()
+            await asyncio.wait({waiter}, timeout=2)
+            assert waiter.cancelled(), steps
+            await app.close()  # so that the next one has to connect again
+        assert redis.zcard(line_key(app)) == 0
+
+
 async def enter(app: Fencepost) -> None:
     async with app.lease("stock:42", ttl=30, wait=20):
         pass

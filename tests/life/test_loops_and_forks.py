@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from tests.life.working import work_off
+from tests.support import wait_until
 
 
 def test_one_loop_after_another_enqueues_with_one_application(app):
@@ -16,9 +17,12 @@ def test_one_loop_after_another_enqueues_with_one_application(app):
     async def note(n: int) -> int:
         return n
 
-    for n in range(3):
-        job = asyncio.run(note.enqueue(n))
-        assert job.state == "queued"
+    async def main(n: int) -> str:
+        job = await note.enqueue(n)
+        await app.close()  # the connections of this loop, not those of another
+        return job.state
+
+    assert [asyncio.run(main(n)) for n in range(3)] == ["queued"] * 3
     asyncio.run(work_off(app))
 
 
@@ -35,6 +39,7 @@ def test_two_loops_at_the_same_time_get_their_own_answers(app, redis):
             jobs = await asyncio.gather(*(note.options(job_id=f"{who}-{n}-{k}").enqueue(who, n) for k in range(3)))
             if [job.id for job in jobs] != [f"{who}-{n}-{k}" for k in range(3)]:
                 wrong.append((who, n, jobs))
+        await app.close()
 
     def life(who: str) -> None:
         start.wait()
@@ -69,8 +74,6 @@ def test_many_threads_without_a_loop_use_one_application(app, redis):
             thread.join()
     assert redis.zcard(app.link.store.keys.ready("default")) == 150
     # A thread that has ended leaves no connection behind.
-    from tests.support import wait_until
-
     wait_until(lambda: redis.info("clients")["connected_clients"] <= before + 1)
 
 
@@ -89,7 +92,7 @@ def test_parent_and_forked_child_enqueue_side_by_side(app, redis):
         try:
             for _ in range(50):
                 note.enqueue_sync("child")
-            asyncio.run(_some(note, "child"))
+            asyncio.run(some(note, "child"))
             code = 0
         finally:
             os._exit(code)
@@ -101,5 +104,5 @@ def test_parent_and_forked_child_enqueue_side_by_side(app, redis):
     assert len(set(ids)) == 1 + 50 + 50 + 10
 
 
-async def _some(note, who: str) -> None:
+async def some(note, who: str) -> None:
     await asyncio.gather(*(note.enqueue(who) for _ in range(10)))

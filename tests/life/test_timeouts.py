@@ -107,7 +107,7 @@ async def test_the_slot_of_a_stuck_thread_is_not_counted_free(app, monkeypatch):
         assert (worker.free, [run.kind for run in worker.stuck]) == (0, ["hang"])
         gate.set()
         await job.result(timeout=5)
-        assert (worker.free, worker.stuck) == (1, [])
+        await eventually(lambda: (worker.free, worker.stuck) == (1, []))
 
 
 @pytest.mark.parametrize("why", ["timeout", "cancelled"])

@@ -69,9 +69,10 @@ class OffsetFile:
 
 
 class StoppedClock:
-    """The wall clock of a server of one's own, standing still: it moves only where a test says so, by whole ms.
+    """The server's wall clock, standing still: it moves only where a test says so, by whole ms.
 
     To the ms, not to the µs: between two readings within a millisecond Valkey counts on by its own monotonic clock.
+    Commands that block on the server never time out while it stands.
     """
 
     def __init__(self, client: redis.Redis, offset: OffsetFile) -> None:
@@ -79,19 +80,30 @@ class StoppedClock:
         offset.still_us = self._read_ms() * 1000
         self.advance_ms(0)
 
-    @property
     def now_ms(self) -> int:
+        """Return the server's time in ms since the epoch."""
         return self._offset.still_us // 1000
 
+    def advance(self, seconds: float) -> int:
+        """As MovedClock.advance, and there it stands."""
+        return self.advance_ms(round(seconds * 1000))
+
     def advance_ms(self, by: int) -> int:
-        """Move the clock, wait until the server goes by it, and return its new time in ms since 1970."""
-        target = self.now_ms + by
-        self._offset.still_us = target * 1000
+        """Move the clock, wait until the server goes by it, and return its new time in ms since the epoch."""
+        return self.advance_to(self.now_ms() + by)
+
+    def advance_to(self, at_ms: int) -> int:
+        """Move the clock to an instant, in ms since the epoch."""
+        self._offset.still_us = at_ms * 1000
         give_up = time.monotonic() + 1.0
-        while self._read_ms() != target:
+        while self._read_ms() != at_ms:
             if time.monotonic() > give_up:
-                raise AssertionError(f"the server's clock did not go to {target}")
-        return target
+                raise AssertionError(f"the server's clock did not go to {at_ms}")
+        return at_ms
+
+    def run_on(self) -> None:
+        """Let the clock run again, at the right time: it may go backwards."""
+        self._offset.still_us = 0
 
     def _read_ms(self) -> int:
         seconds, us = self._client.time()

@@ -26,7 +26,7 @@ from typing import IO, Any, NamedTuple, Self
 ROOT = Path(__file__).resolve().parents[2]
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<info>.*)$")
 _END = "--page-command-ended--"
-_NOTICE = re.compile(r"bash: (line \d+: )?\d+ (Killed|Terminated) ")  # the shell's own word on a background job
+_NOTICE = re.compile(r"bash: (line \d+: +)?\d+ (Killed|Terminated) ")  # the shell's own word on a background job
 
 
 class Block(NamedTuple):

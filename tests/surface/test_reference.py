@@ -149,3 +149,19 @@ def test_each_log_line_is_listed_and_no_other():
     # Names that are put together: worker.lose logs the reason, the doctor the level.
     written |= {"lost", "cancelled", "timeout", "shutdown", "doctor_error", "doctor_warning"}
     assert first_column("events.md", "Log lines") == written
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("queues", "billing"),  # a text is a sequence of letters: it would serve the queues b, i, l, …
+        ("queues", [("billing", 0)]),
+        ("poll_s", 0),  # Redis reads 0 as "block for ever"
+        ("grace_s", -1),
+        ("lanes", 0),
+    ],
+)
+def test_a_worker_s_setting_outside_its_bounds_is_refused(setting: str, value: object):
+    settings: dict[str, Any] = {setting: value}
+    with pytest.raises(errors.ConfigurationError, match=f"^{setting.removesuffix('_s')}"):
+        Worker(Fencepost(), **settings)

@@ -23,9 +23,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code. argv: without the program's name, by default this process's."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["worker"]:
-        from fencepost.cli import signals
+        from fencepost.cli import start
 
-        signals.guard_start()
+        start.guard()
     try:
         import click  # noqa: F401
     except ImportError:

@@ -46,7 +46,8 @@ def _filter(kind: str | None, reason: str | None, error: str | None, older_than:
 @connected
 def list_(session: Session, limit: int, cursor: str | None, **chosen: str | None) -> int:
     """List dead letters, newest first."""
-    show_page(session, session.run(session.operator.dead(_filter(**chosen), limit=limit, cursor=cursor)))
+    page = session.run(session.operator.dead(_filter(**chosen), limit=limit, cursor=cursor))
+    show_page(session, page, "no dead letters")
     return 0
 
 

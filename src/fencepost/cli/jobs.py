@@ -82,19 +82,19 @@ def jobs(
     return 0
 
 
-def show_page(session: Session, page: Page[Any]) -> None:
+def show_page(session: Session, page: Page[Any], empty: str = "no such jobs") -> None:
     if session.as_json:
         items = [summary(record) for record in page.items]
         output.show_json({"items": items, "cursor": page.cursor, "missing": page.missing})
         return
     rows = [
         (
-            one.id, one.kind, one.queue, one.attempts or "", one.crashes or "", output.clock(one.created_at),
+            one.id, one.kind, one.queue, one.attempts or "", one.crashes or "", output.clock(one.created_at)[:19],
             one.reason or one.error_class or one.worker or one.resource,
         )
         for one in page.items
     ]  # fmt: skip
-    output.table(("id", "kind", "queue", "attempts", "crashes", "created", "about"), rows, "no such jobs")
+    output.table(("id", "kind", "queue", "attempts", "crashes", "created", "about"), rows, empty)
     if page.missing:
         output.say(f"without a record: {', '.join(page.missing[:5])}{', …' if len(page.missing) > 5 else ''}")
     if page.cursor:

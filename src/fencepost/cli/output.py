@@ -44,7 +44,9 @@ def _framed(columns: Sequence[str], lines: list[list[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table(*columns, box=box.SIMPLE, pad_edge=False)
+    shown = Table(box=box.SIMPLE, pad_edge=False)
+    for at, name in enumerate(columns):
+        shown.add_column(name, overflow="fold", no_wrap=at == 0)  # an id that is cut is of no use
     for line in lines:
         shown.add_row(*(Text(cell) for cell in line))
     Console().print(shown)
@@ -65,8 +67,7 @@ def clock(ms: int | None) -> str:
     """Server milliseconds as UTC."""
     if ms is None:
         return ""
-    moment = datetime.datetime.fromtimestamp(ms / 1000, datetime.UTC)
-    return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{ms % 1000:03d}Z"
+    return datetime.datetime.fromtimestamp(ms / 1000, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S.") + f"{ms % 1000:03d}Z"
 
 
 def length(ms: int | None) -> str:

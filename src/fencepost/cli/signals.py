@@ -1,8 +1,7 @@
-"""SIGTERM and SIGINT in a process of workers, from its first moments to its last.
+"""SIGTERM and SIGINT while a worker's loop runs; `start` looks after them before.
 
-Before there is a loop nothing is held yet, so a signal ends the process at once, with code 0. While the loop runs it
-means: stop; once more after a second or later: stop now. Whoever sends it twice at once (a terminal to the whole group
-and a wrapper to its child) means it once. At the end it is ignored: the process is leaving anyway.
+One means: stop; once more after a second or later: stop now. Whoever sends it twice at once (a terminal to the whole
+group and a wrapper to its child) means it once. At the end it is ignored: the process is leaving anyway.
 """
 
 from __future__ import annotations
@@ -12,37 +11,13 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from types import FrameType
 from typing import Final
 
-__all__ = ["Asked", "asked_early", "guard_start", "ignore", "listen"]
+from fencepost.cli.start import SIGNALS, ignore
 
-SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+__all__ = ["Asked", "listen"]
+
 REPEATS_S: Final = 1.0
-
-_early: list[int] = []
-
-
-def guard_start() -> None:
-    """From now on a signal ends the process quietly, until `listen` takes over."""
-    for one in SIGNALS:
-        signal.signal(one, _leave)
-
-
-def _leave(number: int, frame: FrameType | None) -> None:
-    _early.append(number)
-    ignore()
-    raise SystemExit(0)
-
-
-def asked_early() -> bool:
-    """Whether a signal came during the start, even if what was running then swallowed the exit."""
-    return bool(_early)
-
-
-def ignore() -> None:
-    for one in SIGNALS:
-        signal.signal(one, signal.SIG_IGN)
 
 
 class Asked:

@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from fencepost.app import Fencepost
-from fencepost.cli import logs, signals
+from fencepost.cli import logs, signals, start
 from fencepost.cli.keeper import keep
 from fencepost.cli.leaving import Leftovers, leftovers
 from fencepost.cli.session import Session, connected
@@ -95,7 +95,7 @@ def worker(
     logs.adopt_root(handler, log_level)
     settings = _settings(app, **said)
     settings.worker(app)  # refuses what cannot be, before anything starts
-    if signals.asked_early():
+    if start.asked():
         return 0
     if processes == 1:
         return _work(app, settings)

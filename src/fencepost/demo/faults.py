@@ -117,8 +117,7 @@ def _freeze_and_wake(scene: Scene, worker: str) -> Iterator[None]:
         since = boottime_s()
         records.read()  # it is stopped: nothing is added any more
         faults.frozen_runs = records.going_on(worker)
-        # Stopped in the middle of a transaction it would hold up the whole shop; only those at the jam hold nothing.
-        hit = _all_inside(faults.frozen_runs) and any(run.place == "invoice" for run in faults.frozen_runs)
+        hit = _caught(scene, faults.frozen_runs)
         if hit or scene.invoices_done() >= scene.orders:
             break
         os.kill(scene.workers[worker].pid, signal.SIGCONT)
@@ -145,6 +144,15 @@ def _freeze_and_wake(scene: Scene, worker: str) -> Iterator[None]:
     _tell_late_writes(scene)
 
 
+def _caught(scene: Scene, runs: list[RunSeen]) -> bool:
+    """Whether a worker was frozen well: as the owner of all it holds, one of them an invoice, and all at the jam.
+
+    Stopped inside a transaction it would hold up the whole shop; a run at the jam is in none.
+    """
+    owner = scene.stage.naive or not any(scene.records.successor(run) for run in runs)
+    return owner and _all_inside(runs) and any(run.place == "invoice" for run in runs)
+
+
 def _tell_late_writes(scene: Scene) -> None:
     faults, runs = scene.faults, scene.faults.frozen_runs
     if scene.stage.naive:
@@ -164,9 +172,9 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def _taken_over(scene: Scene, run: RunSeen) -> bool:
-    """Another run of the same job has begun; where it writes to the shop, it is in the middle, its token installed."""
+    """Another run of the same job has begun; if it writes to the shop, it stands in the middle, its token installed."""
     other = scene.records.successor(run)
-    return other is not None and ("mail" in run.place or other.place == run.place)
+    return other is not None and (scene.stage.naive or "mail" in run.place or other.place == run.place)
 
 
 def _told(runs: list[RunSeen]) -> str:

@@ -18,8 +18,8 @@ __all__ = ["COLUMNS", "Line", "Order", "read_orders"]
 
 COLUMNS: Final = ("order_id", "email", "items", "total")
 _HINT: Final = (
-    "A line looks like: 1001,2025-03-03T08:14,ada@example.com,GREEN-TEA:2:6.90 MUG:1:12.50,26.30 "
-    "(items are SKU:quantity:price)."
+    "The columns are order_id, email, items, total; a line looks like: "
+    "1001,ada@example.com,GREEN-TEA:2:6.90 MUG:1:12.50,26.30 (an item is SKU:quantity:price)."
 )
 _SKU: Final = re.compile(r"[A-Z0-9][A-Z0-9-]{0,31}")
 _EMAIL: Final = re.compile(r"[^@\s{}<>\"]+@[^@\s{}<>\"]+")

@@ -98,4 +98,8 @@ for i, a in ipairs(items) do
 end
 if #gone > 1 then call('ZREM', unpack(gone)) end
 local due = serve()
+if #gone > 1 and told > 0 then -- an outcome was accepted, and the claims were only replayed
+  commit(false)
+  wake()
+end
 return {'OK', int(now), due, jobs, queues, extras, replies}

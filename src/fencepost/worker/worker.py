@@ -58,15 +58,20 @@ class Worker:
     ) -> None:
         if type(concurrency) is not int or not 1 <= concurrency <= 10_000:
             raise ConfigurationError("concurrency", f"{concurrency!r} is not a whole number from 1 to 10000")
-        if not queues:
-            raise ConfigurationError("queues", "there is none", "Name at least one, for example ['default'].")
-        pairs = [(queue, concurrency) if isinstance(queue, str) else queue for queue in queues]
-        self.queues = tuple((check_queue(queue), min(most, concurrency)) for queue, most in pairs)
+        self.queues = _checked_queues(queues, concurrency)
         self.capped = any(most < concurrency for _, most in self.queues)
         self.app, self.store, self.id = app, app.link.store, worker_identity()
         self.lease_s = app.lease_s if lease_s is None else lease_s
         if not 1.0 <= self.lease_s <= 3_600:
             raise ConfigurationError("lease", f"{self.lease_s!r} is not 1 to 3600 seconds", "30 suits most work.")
+        # 0 is "block for ever" to Redis.
+        for name, value, low, high in (
+            ("grace", grace_s, 0, 86_400),
+            ("poll", poll_s, 0.01, 60),
+            ("lanes", lanes, 1, 16),
+        ):
+            if not low <= value <= high:
+                raise ConfigurationError(name, f"{value!r} is not {low:g} to {high:g}")
         self.driver = AsyncDriver(app.link.connections)
         self.concurrency, self.grace_s, self.poll_s, self._burst = concurrency, grace_s, poll_s, burst
         self.runs: dict[str, Run] = {}
@@ -306,6 +311,17 @@ class Worker:
         )  # fmt: skip
         if run.task is not None:
             run.task.cancel()  # it swallowed the first one
+
+
+def _checked_queues(queues: Sequence[str | tuple[str, int]], concurrency: int) -> tuple[tuple[str, int], ...]:
+    """Return (name, most slots) for each queue. Raises ConfigurationError."""
+    if not queues or isinstance(queues, str):  # a text would be taken for a sequence of one-letter names
+        raise ConfigurationError("queues", f"{queues!r} is no list of names", "Write for example ['default'].")
+    pairs = [(queue, concurrency) if isinstance(queue, str) else queue for queue in queues]
+    for queue, most in pairs:
+        if type(most) is not int or most < 1:
+            raise ConfigurationError("queues", f"{queue!r} is capped at {most!r}", "A cap is 1 or more slots.")
+    return tuple((check_queue(queue), min(most, concurrency)) for queue, most in pairs)
 
 
 async def _within(work: Awaitable[object], seconds: float) -> None:

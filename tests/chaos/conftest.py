@@ -1,0 +1,40 @@
+"""Fixtures of the chaos tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fencepost.embedded import EmbeddedServer
+from tests.chaos.harness import Stage
+
+SEED = "FENCEPOST_CHAOS_SEED"
+
+
+@pytest.fixture
+def stage(url: str, namespace: str, tmp_path: Path) -> Iterator[Stage]:
+    """Workers on the shared server; the seed is FENCEPOST_CHAOS_SEED, 1 by default."""
+    yield from _stage(url, namespace, tmp_path)
+
+
+@pytest.fixture
+def own_server(new_server: Callable[..., EmbeddedServer]) -> EmbeddedServer:
+    """A server that the test may kill."""
+    return new_server()
+
+
+@pytest.fixture
+def own_stage(own_server: EmbeddedServer, tmp_path: Path) -> Iterator[Stage]:
+    """Workers on a server that the test may kill."""
+    yield from _stage(own_server.url, "own", tmp_path)
+
+
+def _stage(url: str, namespace: str, tmp_path: Path) -> Iterator[Stage]:
+    folder = tmp_path / "stage"
+    folder.mkdir()
+    stage = Stage(url, namespace, folder, int(os.environ.get(SEED, "1")))
+    yield stage
+    stage.end()
