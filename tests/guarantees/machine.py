@@ -40,6 +40,7 @@ class Both:
     def do(self, verb: str, *args: Any) -> Any:
         """Make the call on both sides and compare the replies and the whole state. Returns the real reply."""
         self.last, self.moved = (verb, args), False
+        self.seen["calls"] += 1
         if verb == "cancel" and args[0] in self.model.jobs:
             self.seen[f"cancel of {self.model.jobs[args[0]].state}"] += 1
         expected = getattr(self.model, verb)(*args)

@@ -103,14 +103,19 @@ def test_tokens_go_on_rising_by_one_when_the_clock_goes_back(partition, clock):
 
 
 def test_the_clock_of_a_partition_stands_still_when_the_servers_goes_back(partition, clock):
-    """A lease does not become longer by it, and what is due does not move away."""
-    run = partition.put("processing")
-    until = partition.redis.zscore(partition.keys.leases, run.job_id)
+    """What lapsed or came due before the step back still has, and a new lease ends by the partition's own clock."""
+    lapsed, lives, due = partition.put("processing"), partition.put("processing"), partition.job(delay_ms=60_000)
+    partition.sweep()
+    last_ms = int(partition.redis.hget(partition.keys.meta, "last_us")) // 1000
+    partition.redis.zadd(partition.keys.leases, {lapsed.job_id: last_ms - 1})
+    partition.redis.zadd(partition.keys.later, {due: last_ms - 1})
     clock.advance(-600)
-    assert partition.renew(run) == [("OK", "")]
-    renewed = partition.redis.zscore(partition.keys.leases, run.job_id)
-    assert until <= renewed < until + 5_000
-    assert partition.checkpoint(run) == ("OK", "")
+    assert partition.checkpoint(lapsed) == ("EXPIRED", "")
+    assert partition.checkpoint(lives) == ("OK", "")
+    [run] = partition.claim()
+    assert run.job_id == due
+    assert partition.redis.zscore(partition.keys.leases, due) == last_ms + 30_000
+    assert partition.state(lapsed.job_id) == "queued"
 
 
 def test_tokens_near_the_largest_exact_number_keep_every_digit(partition):

@@ -196,12 +196,12 @@ def _indexed(
     missing: list[str] = []
     opened = place_of(cursor, (str, str, str))
     started = opened[0] if opened else ""
-    examined = 0
+    examined, size = 0, limit
     for name, key in (pair for pair in lists if pair[0] >= started):
         place = Place(*opened[1:]) if opened and name == started and opened[1] else None
         more = True
         while more:
-            found, more = yield from after(keys, key, place, limit, reverse=state == State.FAILED)
+            found, more = yield from after(keys, key, place, size, reverse=state == State.FAILED)
             ids = [one.member for one in found if one.member[:1] not in ("=", "@")]
             read = yield from records(keys, ids)
             for one in found:
@@ -212,7 +212,7 @@ def _indexed(
                         return Page(items, cursor_of(name, *one), missing)
                 elif one.member in read and record is None:
                     missing.append(one.member)
-            examined += len(found)
+            examined, size = examined + len(found), max(limit, LOOKS)  # few agree: look at more at once
             if place and examined >= _EXAMINED:
                 return Page(items, cursor_of(name, *place), missing)
     return Page(items, None, missing)
