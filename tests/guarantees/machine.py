@@ -64,7 +64,9 @@ class Both:
     def advance(self, ms: int) -> None:
         self.moved = True
         self.model.clock = self.clock.advance_ms(ms)
-        for key in self.model.expire():  # looked at, so that it is gone for good and not back when the clock is set back
+        for (
+            key
+        ) in self.model.expire():  # looked at, so that it is gone for good and not back when the clock is set back
             assert not self.client.exists(self.store.keys.prefix + key), f"{key} should have expired"
 
     # -- the real side ------------------------------------------------------------------------------------
@@ -154,9 +156,9 @@ class Both:
 
 
 _FIELDS = (
-    "state attempts crashes releases generation token nonce checkpoint result reason cancel cancel_request "
-    "cancelled_from requeue_request"
-).split()
+    *("state", "attempts", "crashes", "releases", "generation", "token", "nonce", "checkpoint", "result", "reason"),
+    *("cancel", "cancel_request", "cancelled_from", "requeue_request"),
+)
 
 
 def _fields(job: dict[str, str]) -> dict[str, str]:

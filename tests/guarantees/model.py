@@ -123,7 +123,8 @@ class World:
         gone += [f"worker:{worker}" for worker, until in self.workers.items() if self.clock > until]
         for key in gone:
             name, _, rest = key.partition(":")
-            {"job": self.jobs, "lease": self.alone, "idem": self.idem, "worker": self.workers}[name].pop(rest)
+            of: dict[str, Any] = {"job": self.jobs, "lease": self.alone, "idem": self.idem, "worker": self.workers}
+            del of[name][rest]
         self.records = {key: record for key, record in self.records.items() if key[0] in self.workers}
         return gone
 

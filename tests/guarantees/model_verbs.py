@@ -107,7 +107,9 @@ class Model(World):
             elif word != "GONE" and self._was_settled_by(end):
                 word, newest = "REPLAY", ""
             replies.append((word, newest))
-        refused = [end.word.lower() for end, (word, _) in zip(ends, replies, strict=True) if word not in ("OK", "REPLAY")]
+        refused = [
+            end.word.lower() for end, (word, _) in zip(ends, replies, strict=True) if word not in ("OK", "REPLAY")
+        ]
         done = [end for end, (word, _) in zip(ends, replies, strict=True) if word == "OK"]
         for end in done:
             self._settle(self.jobs[end.job_id], end)
@@ -293,7 +295,17 @@ class Model(World):
 
     def _start_again(self, job: Job, request: str) -> None:
         blank = Job(job.id, job.queue, job.kind)
-        for name in ("attempts", "crashes", "releases", "reason", "result", "cancel", "cancel_request", "cancelled_from", "checkpoint"):
+        for name in (
+            "attempts",
+            "crashes",
+            "releases",
+            "reason",
+            "result",
+            "cancel",
+            "cancel_request",
+            "cancelled_from",
+            "checkpoint",
+        ):
             setattr(job, name, getattr(blank, name))
         job.state, job.generation, job.requeue_request = "queued", (job.generation or 1) + 1, request
         job.nonce, job.expires, job.due = "", None, None
@@ -375,4 +387,3 @@ class Model(World):
 
 def _run(job: Job) -> tuple[Any, ...]:
     return job.id, job.kind, job.queue, job.token, job.nonce, job.attempts, job.resource or "", job.crashes or 0
-

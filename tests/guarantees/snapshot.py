@@ -113,7 +113,11 @@ def _jobs(shot: Snapshot) -> Iterator[str]:
         if homes != [home] * (home is not None):
             yield f"{job_id} is {state} and stands in {homes}, not in {home} alone"
         at = float(job["due_at"] if state == "scheduled" else job["score"])
-        yield from (f"{job_id}: its score in {one} is not {at}" for one in homes if one != "leases" and _scores(shot, one)[job_id] != at)
+        yield from (
+            f"{job_id}: its score in {one} is not {at}"
+            for one in homes
+            if one != "leases" and _scores(shot, one)[job_id] != at
+        )
         if (state == "failed") != (job_id in shot.dead):
             yield f"{job_id} is {state}, in the index of failed jobs: {job_id in shot.dead}"
         if state in ("done", "cancelled") and job_id not in shot.recent:
@@ -195,6 +199,6 @@ def _dedup(shot: Snapshot) -> Iterator[str]:
         if shot.ttl[f"dedup:{key}"] != -1:
             yield f"dedup:{key} has a TTL of {shot.ttl[f'dedup:{key}']}"
     for job_id, job in shot.job.items():
-        key = shot.options(job_id).get("dedup")
-        if key and job["state"] not in TERMINAL and shot.dedup.get(key) != job_id:
-            yield f"{job_id} is {job['state']} and its dedup key {key} leads to {shot.dedup.get(key)}"
+        wanted = shot.options(job_id).get("dedup")
+        if wanted and job["state"] not in TERMINAL and shot.dedup.get(wanted) != job_id:
+            yield f"{job_id} is {job['state']} and its dedup key {wanted} leads to {shot.dedup.get(wanted)}"

@@ -42,7 +42,9 @@ class LossyDriver(SyncDriver):
             raise redis_py.exceptions.ResponseError(f"{fault} not now")
         try:
             reply = super()._send(command)
-        except redis_py.exceptions.ResponseError:  # nothing was done yet (the script was not known): the fault is to come
+        except (
+            redis_py.exceptions.ResponseError
+        ):  # nothing was done yet (the script was not known): the fault is to come
             self.programme[:0] = [fault] if fault else []
             raise
         if fault == "reply":

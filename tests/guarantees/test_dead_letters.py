@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from fencepost.driver import SyncDriver
+from fencepost.store import Answer
 from tests.guarantees.stage import Stage
 
 
@@ -81,12 +82,13 @@ def test_a_run_of_the_life_before_cannot_touch_the_new_one(stage: Stage):
 def test_a_dead_job_started_again_from_two_sessions_at_once_starts_once(stage: Stage):
     """A double click too. report: laravel/horizon#310"""
     job_id, a = buried(stage, "permanent"), stage.worker("a")
-    answers, barrier = [], threading.Barrier(2)
+    answers: list[Answer] = []
+    barrier = threading.Barrier(2)
 
     def session(request: str) -> None:
         driver = SyncDriver(stage.connections())
         barrier.wait()
-        answers.extend(driver.run(stage.store.requeue([job_id, job_id], request)))
+        answers.extend([*driver.run(stage.store.requeue([job_id, job_id], request))])
         driver.close()
 
     threads = [threading.Thread(target=session, args=(name,)) for name in ("one", "two")]

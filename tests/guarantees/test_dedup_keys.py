@@ -26,7 +26,8 @@ def running(stage: Stage, **options: Any) -> Any:
     return stage.worker("a").take()
 
 
-def crash(stage: Stage, times: int) -> None:
+def crashed(stage: Stage, times: int) -> None:
+    stage.job(dedup=KEY, max_crashes=times - 1)
     for _ in range(times):
         stage.worker("a").take()
         stage.outlive_lease()
@@ -56,8 +57,8 @@ ENDS: dict[str, Callable[[Stage], Any]] = {
     "attempts used up": lambda s: s.worker("a").bury(running(s), "exhausted"),
     "payload unreadable": lambda s: s.worker("a").bury(running(s), "decode_error"),
     "unknown kind": lambda s: s.worker("a").bury(running(s), "unknown_kind"),
-    "poison": lambda s: (s.job(dedup=KEY, max_crashes=1), crash(s, 2)),
-    "hard kill at its only attempt": lambda s: (s.job(dedup=KEY, max_crashes=0), crash(s, 1)),
+    "poison": lambda s: crashed(s, 2),
+    "hard kill at its only attempt": lambda s: crashed(s, 1),
     "cancelled while queued": lambda s: s.cancel(s.job(dedup=KEY)),
     "cancelled while scheduled": lambda s: s.cancel(s.job(dedup=KEY, delay_ms=9_000)),
     "cancelled while waiting": parked,

@@ -82,13 +82,13 @@ def test_a_job_is_found_by_polling_if_every_bell_is_lost(stage: Stage):
     """T42: wake-ups are hints. report: taskforcesh/bullmq#648, #3088"""
     a = stage.worker("a")
     _, token, _ = stage.acquire("thing", "me")
-    ways = {
-        "enqueued": lambda: stage.job(),
-        "due": lambda: (stage.job(delay_ms=500), stage.pass_time(0.6)),
-        "handed over": lambda: (stage.job(resource="thing"), a.claim(), stage.release("me", token)),
-    }
-    for make in ways.values():
-        make()
+    for way in ("enqueued", "due", "handed over"):
+        stage.job(delay_ms=500 if way == "due" else 0, resource="thing" if way == "handed over" else None)
+        if way == "due":
+            stage.pass_time(0.6)
+        elif way == "handed over":
+            assert a.claim() == []
+            stage.release("me", token)
         stage.redis.delete(stage.keys.bell("default"))
         assert a.done(a.take()) == "OK"
 

@@ -65,7 +65,7 @@ def test_a_waiter_that_died_is_passed_over(stage: Stage):
 
 def test_a_waiter_that_was_silent_for_a_while_and_comes_back_keeps_its_place(stage: Stage):
     """Paused for longer than a waiter may be silent, but back before its turn."""
-    word, token, _ = stage.acquire("thing", "holder", ttl_ms=60_000)
+    _, token, _ = stage.acquire("thing", "holder", ttl_ms=60_000)
     stage.acquire("thing", "first", wait_ms=WAIT)
     stage.acquire("thing", "second", wait_ms=WAIT)
     stage.jump(6.0)

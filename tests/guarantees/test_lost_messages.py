@@ -118,13 +118,13 @@ def test_a_batch_answers_item_by_item_and_its_repetition_adds_nothing(stage: Sta
     for repetition in (False, True):
         answers = count.enqueue_many_sync(items)
         assert [at for at, one in enumerate(answers) if isinstance(one, ArgumentsRefused)] == [40, 80]
-        jobs = [one for one in answers if isinstance(one, Job)]
+        jobs = {at: one for at, one in enumerate(answers) if isinstance(one, Job)}
         # Within the first call the batch itself was sent twice; all but the real duplicate are known by their ids.
-        assert [at for at, one in enumerate(answers) if isinstance(one, Job) and one.duplicate] == (
+        assert [at for at, job in jobs.items() if job.duplicate] == (
             [at for at in range(100) if at not in (40, 80)] if repetition else [17]
         )
-        assert answers[17].id == answers[3].id
-        assert len({job.id for job in jobs}) == 97
+        assert jobs[17].id == jobs[3].id
+        assert len({job.id for job in jobs.values()}) == 97
     assert stage.redis.zcard(stage.keys.ready("default")) == 97
     app.close_sync()
 

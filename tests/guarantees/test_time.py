@@ -9,7 +9,15 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from fencepost import ConfigurationError, Fencepost
+from fencepost.store import Claimed
 from tests.guarantees.stage import LEASE_S, Stage
+
+
+def deadline(stage: Stage, run: Claimed) -> int:
+    """When the lease of a run ends, server ms."""
+    until = stage.run(stage.store.lease_deadline(run.job_id))
+    assert until is not None
+    return until
 
 
 @pytest.mark.parametrize("gap_s", [5.0, 60.0, 7 * 86_400.0])
@@ -62,13 +70,13 @@ def test_when_the_clock_goes_back_leases_hold_tokens_rise_and_nothing_is_done_tw
     for _ in range(2):
         stage.job()
     first = a.take()
-    deadline = stage.run(stage.store.lease_deadline(first.job_id))
+    until = deadline(stage, first)
     stage.clock.advance(-back_s)
     second = b.take()
     assert int(second.token) > int(first.token)
-    assert stage.run(stage.store.lease_deadline(second.job_id)) <= deadline + 100
+    assert deadline(stage, second) <= until + 100
     assert a.renew(first) == "OK"
-    assert stage.run(stage.store.lease_deadline(first.job_id)) >= deadline
+    assert deadline(stage, first) >= until
     assert (a.done(first), b.done(second)) == ("OK", "OK")
     third = stage.job()
     stage.clock.advance(back_s)
@@ -116,7 +124,7 @@ def test_the_clocks_of_workers_decide_nothing(stage: Stage, monkeypatch: pytest.
         assert 60_000 <= stage.record(later).due_at - now < 61_000
         assert b.claim(10) == []
         assert a.renew(run) == "OK"
-        assert abs(stage.run(stage.store.lease_deadline(run.job_id)) - now - LEASE_S * 1000) < 1_000
+        assert abs(deadline(stage, run) - now - LEASE_S * 1000) < 1_000
     assert a.done(run) == "OK"
     assert stage.stats().get("crashed:mail", 0) == 0
 

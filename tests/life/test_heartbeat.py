@@ -126,3 +126,44 @@ async def test_two_starts_on_one_host_and_process_are_two_workers(app):
             await (await note.enqueue()).result(timeout=5)
     host_and_pid = {owner.rsplit("-", 1)[0] for owner in owners}
     assert (len(set(owners)), len(host_and_pid)) == (2, 1)
+
+
+async def test_whatever_goes_wrong_in_one_beat_the_next_one_comes(app, redis, events, monkeypatch):
+    gate = asyncio.Event()
+
+    @app.job()
+    async def note() -> str:
+        await gate.wait()
+        return "noted"
+
+    job = await note.enqueue()
+    renew, broken = app.link.store.renew, []
+
+    def breaks_once(*arguments):
+        if not broken:
+            broken.append(1)
+            raise RuntimeError("dictionary changed size during iteration")
+        return renew(*arguments)
+
+    monkeypatch.setattr(app.link.store, "renew", breaks_once)
+    async with working(app, lease_s=1.0):
+        await reached(job, "processing")
+        first = lease_of(app, redis, job)
+        await eventually(lambda: lease_of(app, redis, job) > first + 300)
+        gate.set()
+        assert await job.result(timeout=5) == "noted"
+    assert len(events("heartbeat_failed")) == 1
+
+
+async def test_a_worker_that_was_idle_for_long_is_not_taken_for_blocked(app, events, monkeypatch):
+    @app.job()
+    async def note(run: Run) -> None:
+        await asyncio.sleep(0)
+
+    async with working(app) as worker:
+        await eventually(lambda: worker._heartbeat)
+        for _ in range(20):
+            worker._heartbeat.loop_moved_at -= 60  # a minute without a job
+            job = await note.enqueue()
+            await job.result(timeout=5)
+    assert events("loop_blocked") == []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 
+import pytest
+
 from fencepost import Run, Worker
 from tests.life.working import LEASE_S, reached, state_of, work_off
 from tests.support import eventually
@@ -205,3 +207,54 @@ async def test_a_stopped_worker_leaves_no_thread_and_no_connection_behind(app, r
     await life
     await eventually(lambda: redis.info("clients")["connected_clients"] <= before)
     await eventually(lambda: not [t for t in threading.enumerate() if t.name.startswith("fencepost-")])
+
+
+async def test_jobs_that_were_claimed_as_the_worker_was_told_to_stop_are_handed_back_unstarted(app, redis):
+    """The answer of its last claim comes late. Nothing may be left to run out. report: laravel/framework#22939"""
+    ran = []
+
+    @app.job()
+    async def invoice() -> None:
+        ran.append(1)
+        await asyncio.Event().wait()
+
+    jobs = [await invoice.enqueue() for _ in range(3)]
+    redis.client_pause(500, all=False)
+    worker, life = started(app, grace_s=0.0)
+    await eventually(lambda: worker.lanes.in_flight)
+    worker.stop()
+    await asyncio.wait_for(life, 5)
+    records = [await job.status() for job in jobs]
+    assert [(record.state, record.attempts, record.crashes) for record in records] == [("queued", 0, 0)] * 3
+    assert (ran, redis.zcard(app.link.store.keys.leases)) == ([], 0)
+
+
+async def test_a_thread_that_listens_has_ended_before_its_job_is_handed_back(app, redis):
+    """Else another worker would begin while it tidies up."""
+    began, ended_while = threading.Event(), []
+
+    @app.job()
+    def invoice(run: Run) -> None:
+        began.set()
+        while not run.why:
+            threading.Event().wait(0.005)
+        threading.Event().wait(0.1)  # it tidies up
+        ended_while.append(redis.hget(app.link.store.keys.job(run.job_id), "state"))
+
+    job = await invoice.enqueue()
+    worker, life = started(app, grace_s=0.0)
+    await eventually(began.is_set)
+    worker.stop()
+    await life
+    assert (ended_while, await state_of(job)) == ([b"processing"], "queued")
+
+
+async def test_a_worker_whose_watcher_breaks_says_so(app, events):
+    async def broken() -> None:
+        raise RuntimeError("the watcher broke")
+
+    worker = Worker(app, lease_s=LEASE_S)
+    worker.lanes._watch = broken  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="the watcher broke"):
+        await asyncio.wait_for(worker.run(), 5)
+    assert events("worker_failed")

@@ -164,6 +164,23 @@ def test_a_run_that_was_ended_from_outside_is_dead_from_that_instant(partition, 
     assert partition.matter() == before
 
 
+def test_a_renewal_prolongs_a_lease_and_its_place_and_never_shortens_them(partition):
+    run = partition.put("processing", resource="thing")
+    _, token, _ = partition.acquire("alone", "me")
+
+    def deadlines():
+        places = ("leases", run.job_id), ("slots:thing", run.nonce), ("leases", "@me"), ("slots:alone", "@me")
+        return [partition.redis.zscore(partition.keys.prefix + key, member) for key, member in places]
+
+    before = deadlines()
+    assert partition.renew(run, RunKey("@me", token, "me"), lease_ms=60_000) == [("OK", "")] * 2
+    longer = deadlines()
+    assert longer[0] >= before[0] + 29_000
+    assert longer[0] == longer[1]
+    assert partition.renew(run, lease_ms=1_000) == [("OK", "")]
+    assert deadlines() == longer
+
+
 @pytest.mark.parametrize("sort", ["stale", "other nonce", "future", "missing"])
 def test_a_stand_alone_lease_is_renewed_and_released_only_by_its_holder(partition, sort):
     _, token, _ = partition.acquire("thing", "me")

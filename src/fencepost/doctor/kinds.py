@@ -42,7 +42,7 @@ def kinds(handlers: Handlers, about: WorkerSettings) -> list[Finding]:
     found = [*_worker(handlers, about), *_limits(handlers)]
     for handler in handlers.values():
         found += [*_times(handler, about), *_lifetimes(handler), *_waiting(handler)]
-    if not any(one.level != "ok" for one in found):
+    if handlers and not any(one.level != "ok" for one in found):
         found.append(fine("kinds", f"the settings of {len(handlers)} kinds agree with each other"))
     return found
 

@@ -54,19 +54,24 @@ class Heartbeat(threading.Thread):
 
     def run(self) -> None:
         while not self._halt.wait(self.tick_s):
-            now = boottime_s()
-            self._watch_loop(now)
-            # deadline = sent + 0.9 lease; due once a third of the lease has gone since it was sent.
-            line = now + self._lease_s * (0.9 - 1 / 3)
-            due = [run for run in list(self._runs.values()) if run.deadline_s <= line and run.why not in GONE]
-            for at in range(0, len(due), _BATCH):
-                self._renew(due[at : at + _BATCH])
-            self.beat_at = boottime_s()
+            try:
+                self._beat(boottime_s())
+            except Exception as error:  # noqa: BLE001  whatever it was: without the next beat every lease would be lost
+                emit(_log, logging.ERROR, "heartbeat_failed", worker_id=self._worker_id, error=repr(error))
         self._driver.close()
 
     def stop(self) -> None:
         """End the thread after its present call."""
         self._halt.set()
+
+    def _beat(self, now: float) -> None:
+        self._watch_loop(now)
+        # deadline = sent + 0.9 lease; due once a third of the lease has gone since it was sent.
+        line = now + self._lease_s * (0.9 - 1 / 3)
+        due = [run for run in list(self._runs.values()) if run.deadline_s <= line and run.why not in GONE]
+        for at in range(0, len(due), _BATCH):
+            self._renew(due[at : at + _BATCH])
+        self.beat_at = boottime_s()
 
     def _renew(self, runs: list[Run]) -> None:
         sent_at = boottime_s()

@@ -17,6 +17,7 @@ from fencepost.errors import FencepostError, ScriptError
 from fencepost.lease import local_deadline
 from fencepost.log import emit
 from fencepost.store import Claimed, Outcome, Request, Served
+from fencepost.worker import settle
 
 if TYPE_CHECKING:
     from fencepost.worker.worker import Worker
@@ -144,7 +145,10 @@ class Lanes:
             jobs, deadline_s = await self._renewed(jobs)
         started = 0
         for claimed in jobs:
-            started += worker.start_run(claimed, deadline_s, served.server_ms)
+            if worker.stopping:  # asked for before the worker was told to stop
+                worker.outcomes.append(settle.handed_back(claimed))
+            else:
+                started += worker.start_run(claimed, deadline_s, served.server_ms)
         return started
 
     def _note_due(self, served: Served) -> None:

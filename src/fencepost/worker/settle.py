@@ -65,14 +65,14 @@ def of_stopped(run: Run) -> Outcome | None:
     if run.why == "cancelled":
         return _outcome(run.claimed, "CANCEL", (run.cancel_reason or "cancelled",))
     if run.why == "shutdown":
-        return handed_back(run)
+        return handed_back(run.claimed)
     timeout_s = run.handler.settings.timeout_s
     return of_error(run, TimedOut(f"{run.kind} ran for longer than its timeout of {timeout_s:g} s"))
 
 
-def handed_back(run: Run) -> Outcome:
+def handed_back(claimed: Claimed) -> Outcome:
     """The worker goes: the job is queued again at once, at its old place, no attempt charged."""
-    return _outcome(run.claimed, "RELEASE", (0, "shutdown"))
+    return _outcome(claimed, "RELEASE", (0, "shutdown"))
 
 
 def of_unknown_kind(claimed: Claimed, known: list[str], age_ms: int) -> Outcome:

@@ -33,6 +33,7 @@ __all__ = ["Worker"]
 _log = logging.getLogger("fencepost.worker")
 _SCAN_S = 0.1
 _STUCK_AFTER_S = 5.0
+_LISTENS_WITHIN_S = 2.0
 
 
 class Worker:
@@ -114,7 +115,7 @@ class Worker:
                 task.cancel()
             await asyncio.gather(*tasks, failed, stop, return_exceptions=True)
             await self._close()
-        for task in tasks[:-1]:
+        for task in tasks:
             if task.done() and not task.cancelled() and task.exception() is not None:
                 raise task.exception()  # type: ignore[misc]
 
@@ -155,11 +156,12 @@ class Worker:
             await _within(self._quiet.wait(), min(0.1, self.grace_s))
         for run in list(self.runs.values()):
             self.lose(run, "shutdown")
-        tasks = [run.task for run in self.runs.values() if run.task is not None]
-        if tasks:
-            await asyncio.wait(tasks, timeout=2.0)
-        for run in list(self.runs.values()):  # threads, and handlers that swallow their cancellation: the process ends
-            self._ended(run, None if run.why in GONE else settle.handed_back(run))
+        told_at = boottime_s()
+        while self.runs and boottime_s() - told_at < _LISTENS_WITHIN_S:
+            self._quiet.clear()
+            await _within(self._quiet.wait(), 0.1)
+        for run in list(self.runs.values()):  # they do not listen; the process is about to end
+            self._ended(run, None if run.why in GONE else settle.handed_back(run.claimed))
         self.lanes.kick_all()
         if lanes:
             await asyncio.wait(lanes, timeout=max(2.0, min(self.grace_s, 10.0)))
@@ -204,10 +206,11 @@ class Worker:
             self.outcomes.append(settle.of_undecodable(claimed, error))
             return 0
         run = Run(claimed, handler, self.app.link, self.id, deadline_s)
-        self.runs[run.nonce] = run
         assert self._loop is not None
-        if self._scan_handle is None:
-            self._scan()
+        if self._scan_handle is None:  # nothing ran, so nobody looked: that is not a blocked loop
+            self._moved(boottime_s())
+            self._scan_handle = self._loop.call_later(_SCAN_S, self._scan)
+        self.runs[run.nonce] = run
         if handler.is_async:
             run.task = self._loop.create_task(self._run_async(run, arguments))
         else:
@@ -288,8 +291,7 @@ class Worker:
     def _scan(self) -> None:
         """Ten times a second while something runs: local deadlines and timeouts. One timer for all runs."""
         now = boottime_s()
-        if self._heartbeat is not None:
-            self._heartbeat.loop_moved_at = now
+        self._moved(now)
         for run in list(self.runs.values()):
             if not run.why:
                 if now >= run.deadline_s:
@@ -302,6 +304,10 @@ class Worker:
                 self._report_stuck(run, now)
         assert self._loop is not None
         self._scan_handle = self._loop.call_later(_SCAN_S, self._scan) if self.runs else None
+
+    def _moved(self, now: float) -> None:
+        if self._heartbeat is not None:
+            self._heartbeat.loop_moved_at = now
 
     def _report_stuck(self, run: Run, now: float) -> None:
         run.reported_at_s = now
