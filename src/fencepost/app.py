@@ -102,6 +102,7 @@ class Fencepost:
         limit: int = 1,
         on_busy: str = "wait",
         ordered: bool = False,
+        when_redis_away: Literal["fail_closed", "fail_open"] = "fail_closed",
         timeout: _Length = 900.0,
         retry: RetryPolicy | None = None,
         dedup: str | bool = False,
@@ -114,8 +115,8 @@ class Fencepost:
         """Register a function as the handler of a kind.
 
         kind: its name, by default the function's. resource: a template such as "invoice:order:{order_id}"; two jobs
-        with one resource never run together. limit, on_busy ("wait" | "skip" | "later:30s" | "fail"), ordered: as in
-        ResourceRule. timeout: the longest one run may take. dedup: a template, or True for all arguments: one live job
+        with one resource never run together. limit, on_busy ("wait" | "skip" | "later:30s" | "fail"), ordered,
+        when_redis_away: as in ResourceRule. timeout: the longest one run may take. dedup: a template, or True for all arguments: one live job
         a key. priority: 0 to 9, higher is earlier; a step is worth a minute of waiting. version: of the signature.
         max_crashes: how often its worker may die before the job is buried as poison.
         The first parameter may be `run: Run`. Raises ConfigurationError.
@@ -124,7 +125,7 @@ class Fencepost:
         def register(function: Callable[..., Any]) -> Handler[Any, Any]:
             rule = resource
             if isinstance(rule, str):
-                rule = ResourceRule(rule, limit, on_busy, ordered)
+                rule = ResourceRule(rule, limit, on_busy, ordered, when_redis_away)
             settings = HandlerSettings(
                 kind=kind or str(getattr(function, "__name__", "")),
                 queue=queue,

@@ -170,7 +170,9 @@ class ResourceRule:
 
     limit: how many runs may hold the resource together, 1 to 10 000. on_busy: "wait" (park in its line) | "skip" (end
     as cancelled) | "later:<length of time>" (come back, no attempt charged) | "fail". ordered: a job that is
-    retried or handed back keeps its place before those that wait; only with "wait". when_redis_away: "fail_closed" | "fail_open".
+    retried or handed back keeps its place before those that wait; only with "wait". when_redis_away: "fail_closed"
+    (a run whose lease cannot be renewed in time is stopped) | "fail_open" (it goes on while Redis cannot be asked; what
+    it then writes is checked against its token all the same).
     Raises ConfigurationError.
     """
 

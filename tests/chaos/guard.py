@@ -1,4 +1,4 @@
-"""A guarded effect in plain SQL, as small as it can be: install my token, work, verify and insert in one transaction."""
+"""A guarded effect in plain SQL, as small as can be: install my token, work, verify and insert in one transaction."""
 
 from __future__ import annotations
 

@@ -42,13 +42,18 @@ def is_open(gate: str) -> bool:
     return not gate or (folder / gate).exists()
 
 
+async def opened(gate: str) -> None:
+    """Wait on the event loop for a file that another process makes."""
+    while not is_open(gate):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
 @app.job(retry=NEVER)
 async def work(run: Run, key: str, gate: str = "", ms: int = 0) -> str:
     """Wait on the event loop."""
     with seen(run, key):
         await asyncio.sleep(ms / 1000)
-        while not is_open(gate):
-            await asyncio.sleep(0.01)
+        await opened(gate)
     return f"token {run.token}"
 
 
@@ -126,16 +131,14 @@ async def book(run: Run, sku: str, n: int, ms: int = 0, gate: str = "") -> int:
     with seen(run, f"stock:{sku}"):
         note(truth, "booked", sku=sku, n=n, token=run.token)
         await asyncio.sleep(ms / 1000)
-        while not is_open(gate):
-            await asyncio.sleep(0.01)
+        await opened(gate)
     return n
 
 
 @app.job(dedup="{key}")
 async def unique(run: Run, key: str, gate: str = "") -> str:
     with seen(run, key):
-        while not is_open(gate):
-            await asyncio.sleep(0.01)
+        await opened(gate)
     return key
 
 

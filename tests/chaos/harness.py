@@ -21,6 +21,7 @@ from tests.support import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 LEASE_S = 1.5
+Process = subprocess.Popen[bytes]
 SWEEP_S = 1.0  # how often an idle worker looks
 STARTS_S = 15.0  # a process may take that long to come up on a busy machine
 
@@ -34,14 +35,16 @@ class Stage:
             **os.environ, "CHAOS_URL": url, "CHAOS_NAMESPACE": namespace, "CHAOS_FOLDER": str(folder),
         }  # fmt: skip
         self.truth, self.shop = Truth(folder / "truth"), folder / "shop.db"
-        self.workers: list[subprocess.Popen[bytes]] = []
+        self.workers: list[Process] = []
         self.dead: dict[int, float] = {}
         guard.prepare(self.shop)
         self.kinds = self._load("handlers")
 
     def _load(self, name: str) -> ModuleType:
         """The handlers' module of this stage, to enqueue by; the workers load their own."""
-        spec = importlib.util.spec_from_file_location(f"chaos_{name}_{id(self)}", Path(__file__).with_name(f"{name}.py"))
+        spec = importlib.util.spec_from_file_location(
+            f"chaos_{name}_{id(self)}", Path(__file__).with_name(f"{name}.py")
+        )
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
@@ -51,22 +54,22 @@ class Stage:
 
     # -- processes ----------------------------------------------------------------------------------------
 
-    def start(self, count: int = 1, **settings: Any) -> list[subprocess.Popen[bytes]]:
-        """Start worker processes and wait until they are up."""
+    def start(self, count: int = 1, *, env: dict[str, str] | None = None, **settings: Any) -> list[Process]:
+        """Start worker processes and wait until they are up. settings: of Worker. env: added to their environment."""
         settings = {"lease_s": LEASE_S, "concurrency": 2, "grace_s": 5.0, "poll_s": SWEEP_S} | settings
-        started = [self.run("tests.chaos.process", json.dumps(settings)) for _ in range(count)]
+        started = [self.run("tests.chaos.process", json.dumps(settings), env=env or {}) for _ in range(count)]
         self.workers += started
         pids = {process.pid for process in started}
         wait_until(lambda: pids <= {line["pid"] for line in self.truth.of("up")}, STARTS_S)
         return started
 
-    def run(self, module: str, *arguments: str, **pipes: Any) -> subprocess.Popen[bytes]:
+    def run(self, module: str, *arguments: str, env: dict[str, str] | None = None, **pipes: Any) -> Process:
         """Start a module as a process that ends with the test."""
         with open(self.folder / "log", "ab") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", module, *arguments],
                 cwd=ROOT,
-                env=self.environment,
+                env=self.environment | (env or {}),
                 stdin=subprocess.PIPE,
                 stderr=log,
                 **pipes,
@@ -87,12 +90,16 @@ class Stage:
 
     # -- faults -------------------------------------------------------------------------------------------
 
-    def holder(self, key: str) -> subprocess.Popen[bytes]:
-        """Wait until a worker is inside a run of this key, and return it."""
-        run = wait_until(lambda: [run for run in self.truth.inside() if run.key == key], STARTS_S)[0]
+    def holder(self, key: str = "") -> Process:
+        """Wait until a live worker is inside a run of this key (of any, without one), and return it."""
+
+        def inside() -> list[Ran]:
+            return [run for run in self.truth.inside() if run.pid not in self.dead and key in ("", run.key)]
+
+        run = self.draw.choice(wait_until(inside, STARTS_S))
         return next(process for process in self.workers if process.pid == run.pid)
 
-    def kill(self, process: subprocess.Popen[bytes]) -> list[Ran]:
+    def kill(self, process: Process) -> list[Ran]:
         """SIGKILL a worker. Returns the runs it was inside of: without any the fault missed, and the test is void."""
         os.kill(process.pid, signal.SIGSTOP)  # so that what is read is what is killed
         self.settled(process)
@@ -103,21 +110,21 @@ class Stage:
         process.wait()
         return victims
 
-    def freeze(self, process: subprocess.Popen[bytes]) -> list[Ran]:
-        """SIGSTOP a worker that is inside a run."""
+    def freeze(self, process: Process, *, may_miss: bool = False) -> list[Ran]:
+        """SIGSTOP a worker. Returns the runs it is inside of; without any the test is void, unless it may miss."""
         os.kill(process.pid, signal.SIGSTOP)
         self.settled(process)
         frozen = self.truth.inside(process.pid)
-        assert frozen, "void: the frozen worker held nothing"
+        assert frozen or may_miss, "void: the frozen worker held nothing"
         return frozen
 
-    def settled(self, process: subprocess.Popen[bytes]) -> None:
+    def settled(self, process: Process) -> None:
         """Wait until the kernel has stopped the process."""
         status = Path(f"/proc/{process.pid}/stat")
         if status.exists():
             wait_until(lambda: status.read_text().rpartition(")")[2].split()[0] == "T")
 
-    def wake(self, process: subprocess.Popen[bytes]) -> None:
+    def wake(self, process: Process) -> None:
         os.kill(process.pid, signal.SIGCONT)
 
     def open(self, gate: str) -> None:

@@ -95,7 +95,8 @@ def test_s7_a_job_that_kills_its_worker_each_time_is_buried_and_good_jobs_beside
                 stage.dead[process.pid] = now_s()
                 good.append(stage.kinds.work.enqueue_sync(f"good{deaths}", ms=50))
                 stage.start(1, concurrency=1, lease_s=1.0)
-        return killer.status_sync().state == "failed"
+        state: str = killer.status_sync().state
+        return state == "failed"
 
     wait_until(over, 40)
     stage.done(good)

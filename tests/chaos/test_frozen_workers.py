@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import redis as redis_py
 
@@ -15,10 +17,10 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(60)]
 
 def refusals(redis: redis_py.Redis, namespace: str) -> dict[str, int]:
     """The counters of refused writes, by verb."""
-    found = redis.hgetall(Keys(namespace).stats)
+    found: Any = redis.hgetall(Keys(namespace).stats)
     return {
         name.decode().removeprefix("refused:"): int(value)
-        for name, value in found.items()  # type: ignore[union-attr]
+        for name, value in found.items()
         if name.startswith(b"refused:")
     }
 

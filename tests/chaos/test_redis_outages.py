@@ -32,8 +32,9 @@ def produce(stage: Stage, jobs: list[Job[str]], stop: threading.Event) -> None:
 def test_s4_redis_is_killed_for_three_seconds_under_queued_running_and_new_jobs(
     own_stage: Stage, own_server: EmbeddedServer, lease_s: float
 ):
-    """With a lease longer than the outage everything runs once; with a shorter one again, but never at the same time."""
-    stage, during, stop = own_stage, [], threading.Event()
+    """With a lease longer than the outage everything runs once; with a shorter one again, never at the same time."""
+    stage, stop = own_stage, threading.Event()
+    during: list[Job[str]] = []
     stage.start(2, concurrency=2, lease_s=lease_s)
     jobs = [stage.kinds.work.enqueue_sync(f"job{n}", gate="go" if n < 4 else "", ms=50) for n in range(12)]
     wait_until(lambda: len(stage.truth.inside()) == 4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 import subprocess
@@ -15,24 +16,32 @@ from tests.support import wait_until
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(60)]
 
 
-def test_s5_of_two_producers_of_one_job_one_wins_and_the_other_gets_the_winners_id(stage: Stage, redis, namespace):
-    keys = [f"order{n}" for n in range(100)]
+def race(stage: Stage, turn: int) -> list[dict[str, tuple[str, bool]]]:
+    """Two processes enqueue the same hundred jobs at once, one from the first and one from the last: they meet."""
+    gate, keys = f"go{turn}", [f"order{turn}.{n}" for n in range(100)]
     rivals = [
-        stage.run("tests.chaos.produce", "go", ",".join(keys), name, stdout=subprocess.PIPE) for name in ("a", "b")
+        stage.run("tests.chaos.produce", gate, ",".join(order), name, stdout=subprocess.PIPE)
+        for name, order in (("a", keys), ("b", keys[::-1]))
     ]
-    wait_until(lambda: (stage.folder / "go.a").exists() and (stage.folder / "go.b").exists(), STARTS_S)
-    stage.open("go")
-    answers = [json.loads(rival.communicate()[0]) for rival in rivals]
+    wait_until(lambda: all((stage.folder / f"{gate}.{name}").exists() for name in "ab"), STARTS_S)
+    stage.open(gate)
+    return [json.loads(rival.communicate()[0]) for rival in rivals]
 
-    ids = [[job_id for job_id, _ in answer] for answer in answers]
-    assert ids[0] == ids[1]
-    assert all(one + other == 1 for (_, one), (_, other) in zip(*answers, strict=True))
-    wins = [sum(not duplicate for _, duplicate in answer) for answer in answers]
+
+def test_s5_of_two_producers_of_one_job_one_wins_and_the_other_gets_the_winners_id(stage: Stage, redis, namespace):
+    wins = [0, 0]
+    for turn in range(5):  # on a busy machine one may be done before the other is awake
+        answers = race(stage, turn)
+        wins = [sum(not duplicate for _, duplicate in answer.values()) for answer in answers]
+        if min(wins) > 0:
+            break
     assert min(wins) > 0, f"void: the two did not race, they won {wins}"
-    assert redis.zcard(Keys(namespace).ready("default")) == len(keys)
+    a, b = answers
+    assert {key: job_id for key, (job_id, _) in a.items()} == {key: job_id for key, (job_id, _) in b.items()}
+    assert all(a[key][1] + b[key][1] == 1 for key in a)
     stage.start(2, concurrency=10)
-    stage.done([stage.kinds.app.get(job_id) for job_id in ids[0]])
-    assert len(stage.truth.runs()) == len(keys)
+    stage.done([stage.kinds.app.get(job_id) for job_id, _ in a.values()])
+    assert all(len(stage.truth.runs(key)) == 1 for key in a)
 
 
 def test_s8_a_job_that_always_fails_stops_at_its_limit_and_a_permanent_error_at_once(stage: Stage, redis, namespace):
@@ -46,7 +55,7 @@ def test_s8_a_job_that_always_fails_stops_at_its_limit_and_a_permanent_error_at_
     assert stage.truth.overlaps("transient") == []
     assert [run.attempt for run in stage.truth.runs("permanent")] == [1]
     assert (transient.status_sync().reason, permanent.status_sync().reason) == ("exhausted", "permanent")
-    waits = [later.began_at - (earlier.ended_at or 0.0) for earlier, later in zip(runs, runs[1:], strict=False)]
+    waits = [later.began_at - (earlier.ended_at or 0.0) for earlier, later in itertools.pairwise(runs)]
     for wait_s, longest_s in zip(waits, (0.2, 0.4, 0.6), strict=True):  # base 0.2 s, cap 0.6 s, full jitter
         assert wait_s < longest_s + 0.2 + 0.5
     assert {one.decode() for one in redis.zrange(Keys(namespace).dead, 0, -1)} == {transient.id, permanent.id}

@@ -51,7 +51,8 @@ class Truth:
         path.touch()
 
     def lines(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.path.read_text().splitlines()]
+        whole = self.path.read_text().rpartition("\n")[0]  # the last line may be on its way
+        return [json.loads(line) for line in whole.splitlines()]
 
     def of(self, event: str) -> list[dict[str, Any]]:
         return [line for line in self.lines() if line["event"] == event]

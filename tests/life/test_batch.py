@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from fencepost import ArgumentsRefused, Fencepost, IdempotencyConflict, Job, QueueFull
 from tests.life.working import work_off
@@ -97,12 +98,13 @@ async def test_one_bad_call_among_many_at_once_does_not_touch_the_others(app):
     @app.job()
     async def note(n: int) -> None: ...
 
-    first, bad, last = await asyncio.gather(
+    answers: Any = await asyncio.gather(
         note.options(idempotency_key="k").enqueue(1),
         note.options(idempotency_key="k").enqueue(2),
         note.enqueue(3),
         return_exceptions=True,
     )
+    first, bad, last = answers
     assert isinstance(bad, IdempotencyConflict)
     assert bad.job_id == first.id
     assert last.state == "queued"

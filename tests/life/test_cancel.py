@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
+from functools import partial
 
 import pytest
 
@@ -95,10 +97,8 @@ async def test_a_handler_that_swallows_its_cancellation_ends_as_cancelled_all_th
     @app.job()
     async def stubborn() -> str:
         began.set()
-        try:
+        with contextlib.suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            pass
         return "done anyway"
 
     job = await stubborn.enqueue()
@@ -160,7 +160,7 @@ async def test_a_cancel_that_races_with_the_start_has_one_winner(app):
                 answer = await job.cancel()
             except IllegalTransition:
                 answer = "too late"
-            await eventually(lambda job=job: ended(job))
+            await eventually(partial(ended, job))
             state = await state_of(job)
             assert (answer, state, job.id in ran) in {
                 ("cancelled", "cancelled", False),
@@ -174,7 +174,7 @@ async def ended(job) -> bool:
     return await state_of(job) in ("done", "cancelled")
 
 
-async def test_a_run_that_is_told_to_stop_before_its_first_step_gives_its_slot_back(app):
+async def test_a_run_that_is_told_to_stop_before_its_first_step_gives_its_slot_back(app, monkeypatch):
     """The task is cancelled before its body is entered, so nothing inside it can say that it ended."""
 
     @app.job()
@@ -187,10 +187,10 @@ async def test_a_run_that_is_told_to_stop_before_its_first_step_gives_its_slot_b
             taken = start(claimed, *rest)
             for run in list(worker.runs.values()):
                 worker.lose(run, "cancelled")
-            worker.start_run = start
+            monkeypatch.undo()
             return taken
 
-        worker.start_run = start_and_cancel
+        monkeypatch.setattr(worker, "start_run", start_and_cancel)
         first = await invoice.enqueue()
         await reached(first, "cancelled")
         await (await invoice.enqueue()).result(timeout=5)

@@ -87,7 +87,9 @@ async def test_handlers_that_hold_every_connection_hold_up_neither_heartbeat_nor
     async def greedy(run: Run) -> None:
         inside.append(run.job_id)
         # Each call of the handler's own waits on the server, on a connection of the application.
-        await asyncio.gather(*(app.link.asynchronous.wait([f"{{{app.namespace}:0}}:bell:none"], 1.5) for _ in range(20)))
+        await asyncio.gather(
+            *(app.link.asynchronous.wait([f"{{{app.namespace}:0}}:bell:none"], 1.5) for _ in range(20))
+        )
         await gate.wait()
 
     first, second = await greedy.enqueue(), await greedy.enqueue()
@@ -137,7 +139,8 @@ async def test_whatever_goes_wrong_in_one_beat_the_next_one_comes(app, redis, ev
         return "noted"
 
     job = await note.enqueue()
-    renew, broken = app.link.store.renew, []
+    renew = app.link.store.renew
+    broken: list[int] = []
 
     def breaks_once(*arguments):
         if not broken:
@@ -163,6 +166,7 @@ async def test_a_worker_that_was_idle_for_long_is_not_taken_for_blocked(app, eve
     async with working(app) as worker:
         await eventually(lambda: worker._heartbeat)
         for _ in range(20):
+            assert worker._heartbeat is not None
             worker._heartbeat.loop_moved_at -= 60  # a minute without a job
             job = await note.enqueue()
             await job.result(timeout=5)

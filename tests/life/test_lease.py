@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 
 import pytest
 
@@ -52,14 +53,14 @@ async def test_those_who_wait_are_served_in_order_and_never_together(app):
         waiters = []
         for n in range(5):
             waiters.append(asyncio.create_task(book(n)))
-            await eventually(lambda n=n: line_of(app, n + 1))
+            await eventually(partial(line_of, app, n + 1))
     await asyncio.gather(*waiters)
     assert (inside.most, inside.order) == (1, [0, 1, 2, 3, 4])
 
 
 async def line_of(app: Fencepost, length: int) -> bool:
     keys = app.link.store.keys
-    line = await app.link.asynchronous.run(app.link.store.read(["ZCARD", keys.line("stock:42")], int))
+    line: int = await app.link.asynchronous.run(app.link.store.read(["ZCARD", keys.line("stock:42")], int))
     return line == length
 
 
@@ -164,7 +165,7 @@ async def test_a_holder_that_is_cancelled_inside_gives_it_back(app, redis):
 
 
 async def test_a_lost_lease_is_told_once_and_leaving_it_raises_nothing(app, clock):
-    lost = []
+    lost: list[str] = []
     async with app.lease("stock:42", ttl=2, on_lost=lost.append) as lease:
         clock.advance(2.1)
         async with app.lease("stock:42", ttl=2):  # its sweep takes the lapsed one back
@@ -178,7 +179,7 @@ async def test_a_lost_lease_is_told_once_and_leaving_it_raises_nothing(app, cloc
 @pytest.mark.slow
 async def test_a_holder_that_cannot_reach_redis_is_told_before_its_lease_ends(app, redis):
     """By its own clock, though the call that is on its way has not come back. report: redisson/redisson#4698"""
-    lost = []
+    lost: list[str] = []
     async with app.lease("stock:42", ttl=1, on_lost=lost.append) as lease:
         redis.client_pause(2_500, all=True)
         await eventually(lambda: lost, timeout=1.3)

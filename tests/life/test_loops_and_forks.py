@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from fencepost import Job
 from tests.life.working import work_off
 from tests.support import wait_until
 
@@ -18,7 +19,7 @@ def test_one_loop_after_another_enqueues_with_one_application(app):
         return n
 
     async def main(n: int) -> str:
-        job = await note.enqueue(n)
+        job: Job[int] = await note.enqueue(n)
         await app.close()  # the connections of this loop, not those of another
         return job.state
 
@@ -32,7 +33,8 @@ def test_two_loops_at_the_same_time_get_their_own_answers(app, redis):
     @app.job()
     async def note(who: str, n: int) -> None: ...
 
-    start, wrong = threading.Barrier(2), []
+    start = threading.Barrier(2)
+    wrong: list[object] = []
 
     async def enqueue_many(who: str) -> None:
         for n in range(50):

@@ -176,7 +176,8 @@ async def test_checkpoint_and_progress_of_the_old_run_are_refused(app, cut_off, 
     async def import_pages(run: Run) -> None:
         runs.append(1)
         if len(runs) == 2:
-            return await run.checkpoint("the owner's")
+            await run.checkpoint("the owner's")
+            return
         await gate.wait()
         for write in (partial(run.checkpoint, "late"), partial(run.progress, 0.9)):
             with pytest.raises(StaleToken) as error:
@@ -229,6 +230,7 @@ async def test_the_heartbeat_learns_of_a_takeover_and_cancels_the_handler(app, c
             await asyncio.Event().wait()
         finally:
             told.append(run.why)
+        return "never"
 
     job = await invoice.enqueue()
     async with working(app, concurrency=1, lanes=1, lease_s=2.0):

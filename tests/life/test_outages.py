@@ -9,7 +9,7 @@ import pytest
 
 from fencepost import Fencepost, RedisUnavailable, Run
 from tests.life.working import LEASE_S, reached, state_of, working
-from tests.support import eventually
+from tests.support import eventually, raw_client
 
 
 async def test_a_script_flush_between_any_two_calls_is_not_noticed(app, redis):
@@ -154,7 +154,8 @@ async def test_queued_running_and_delayed_jobs_are_all_there_after_a_restart(own
 async def test_a_run_that_cannot_be_renewed_is_stopped_at_its_local_deadline(own, events):
     """The handler learns it before the lease ends on the server, though nobody can be asked."""
     app, server = own
-    told, began = [], threading.Event()
+    told: list[str] = []
+    began = threading.Event()
 
     @app.job()
     async def invoice(run: Run) -> str:
@@ -211,3 +212,24 @@ async def test_an_enqueue_repeated_with_its_job_id_after_a_restart_is_one_job(ow
         await again.result(timeout=5)
     await reached(first, "done")
     assert (await state_of(again), (await first.status()).attempts) == ("done", 1)
+
+
+async def test_a_full_server_takes_no_new_job_and_workers_finish_the_old_ones(own):
+    """report: taskforcesh/bullmq#1046"""
+    app, server = own
+
+    @app.job(resource="printer")
+    async def print_page(n: int) -> int:
+        return n
+
+    jobs = [await print_page.enqueue(n) for n in range(5)]
+    client = raw_client(server.url)
+    client.config_set("maxmemory", "1mb")
+    with pytest.raises(RedisUnavailable) as full:
+        await print_page.enqueue(5)
+    assert (full.value.executed, client.zcard(app.link.store.keys.ready("default"))) == (False, 5)
+    async with working(app):
+        assert [await job.result(timeout=5) for job in jobs] == list(range(5))
+        client.config_set("maxmemory", "0")
+        assert await (await print_page.enqueue(5)).result(timeout=5) == 5
+    client.close()

@@ -15,7 +15,8 @@ class Overlap:
     """Counts who is inside together, and keeps the order in which they came."""
 
     def __init__(self) -> None:
-        self.inside, self.most, self.order = 0, 0, []
+        self.inside, self.most = 0, 0
+        self.order: list[object] = []
 
     async def visit(self, who: object) -> None:
         self.inside += 1

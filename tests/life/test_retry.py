@@ -213,6 +213,7 @@ async def test_a_job_whose_worker_dies_each_time_is_buried_as_poison(app, redis,
     for death in range(1, 4):
         async with working(app, concurrency=1) as worker:
             await reached(job, "processing")
+            assert worker._heartbeat is not None
             worker._heartbeat.stop()
             clock.advance(2.1)
             async with working(app, "another-queue"):
@@ -226,6 +227,6 @@ async def test_a_job_whose_worker_dies_each_time_is_buried_as_poison(app, redis,
 
 async def crashed(job, times: int) -> None:
     async def there() -> bool:
-        return (await job.status()).crashes == times
+        return bool((await job.status()).crashes == times)
 
     await eventually(there)

@@ -59,28 +59,33 @@ async def test_a_caller_cannot_pass_a_run(app):
         await invoice.enqueue(run=1, order=7)
 
 
-@pytest.mark.parametrize("how", ["star", "generator", "resource", "twice"])
-async def test_a_declaration_that_cannot_work_is_refused_where_it_stands(app, how):
+async def any_number(*orders: int) -> None: ...
+
+
+async def stream():
+    yield 1
+
+
+async def invoice_of(order: int) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "settings"),
+    [
+        (any_number, {}),
+        (stream, {}),
+        (invoice_of, {"resource": "order:{ordre}"}),
+        (invoice_of, {"dedup": "order:{ordre}"}),
+        (invoice_of, {"kind": "taken"}),
+        (invoice_of, {"timeout": "soon"}),
+        (invoice_of, {"priority": 10}),
+        (invoice_of, {"on_busy": "shrug", "resource": "order:{order}"}),
+    ],
+)
+async def test_a_declaration_that_cannot_work_is_refused_where_it_stands(app, function, settings):
+    app.job(kind="taken")(invoice_of)
     with pytest.raises(ConfigurationError):
-        if how == "star":
-
-            @app.job()
-            async def any_arguments(*orders: int) -> None: ...
-
-        elif how == "generator":
-
-            @app.job()
-            async def stream():  # type: ignore[no-untyped-def]
-                yield 1
-
-        elif how == "resource":
-
-            @app.job(resource="order:{ordre}")
-            async def invoice(order: int) -> None: ...
-
-        else:
-            app.job(kind="same")(lambda: None)
-            app.job(kind="same")(lambda: None)
+        app.job(**settings)(function)
 
 
 async def test_each_attempt_has_a_higher_token(app):
@@ -141,7 +146,7 @@ async def test_a_thread_stores_checkpoints_and_progress_without_a_loop(app):
             run.progress_sync(0.5, "half")
             run.checkpoint_sync({"page": 3})
             raise OSError("connection reset")
-        return run.last_checkpoint["page"]
+        return int(run.last_checkpoint["page"])
 
     job = await import_pages.enqueue()
     await work_off(app)

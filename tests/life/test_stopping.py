@@ -55,7 +55,8 @@ async def test_after_stop_nothing_new_is_claimed(app):
 
 async def test_what_does_not_end_in_the_grace_is_handed_back_at_once_and_no_attempt_is_charged(app, redis):
     """report: python-arq/arq#190"""
-    told, began = [], asyncio.Event()
+    told: list[str] = []
+    began = asyncio.Event()
 
     @app.job(resource="printer")
     async def print_page(run: Run) -> str:

@@ -114,7 +114,7 @@ async def test_the_slot_of_a_stuck_thread_is_not_counted_free(app, monkeypatch):
 async def test_a_handler_that_swallows_its_cancellation_is_reported_and_told_again(app, events, monkeypatch, why):
     """report: python-arq/arq#190"""
     monkeypatch.setattr("fencepost.worker.worker._STUCK_AFTER_S", 0.1)
-    swallowed = []
+    swallowed: list[int] = []
 
     @app.job(timeout=0.1 if why == "timeout" else 60, retry=ONCE)
     async def stubborn() -> None:

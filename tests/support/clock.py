@@ -101,10 +101,6 @@ class StoppedClock:
                 raise AssertionError(f"the server's clock did not go to {at_ms}")
         return at_ms
 
-    def run_on(self) -> None:
-        """Let the clock run again, at the right time: it may go backwards."""
-        self._offset.still_us = 0
-
     def _read_ms(self) -> int:
         seconds, us = self._client.time()
         return int(seconds) * 1_000 + int(us) // 1_000

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from inspect import isawaitable
-from typing import TypeVar
+from typing import Any, TypeVar, overload
 
 T = TypeVar("T")
 _POLL_S = 0.005
@@ -25,12 +25,16 @@ def wait_until(predicate: Callable[[], T], timeout: float = 5.0) -> T:
     return answer
 
 
-async def eventually(predicate: Callable[[], T | Awaitable[T]], timeout: float = 5.0) -> T:
+@overload
+async def eventually(predicate: Callable[[], Awaitable[T]], timeout: float = 5.0) -> T: ...
+@overload
+async def eventually(predicate: Callable[[], T], timeout: float = 5.0) -> T: ...
+async def eventually(predicate: Callable[[], Any], timeout: float = 5.0) -> Any:
     """`wait_until` for asynchronous tests: the loop goes on; `predicate` may be a coroutine function."""
     deadline = time.monotonic() + timeout
     while True:
         answer = predicate()
-        value: T = await answer if isawaitable(answer) else answer
+        value = await answer if isawaitable(answer) else answer
         if value:
             return value
         if time.monotonic() > deadline:

@@ -13,7 +13,7 @@ local function busy(id, key, kind, queue, attempts, opt)
   if policy == 'wait' and not is(P .. 'line:' .. resource, 'zset') then policy = 'later:5000' end
   if policy == 'wait' then
     call('HSET', key, 'state', 'waiting', 'updated_at', now)
-    call('ZADD', P .. 'line:' .. resource, call('HGET', key, 'score'), id)
+    call('ZADD', P .. 'line:' .. resource, call('HGET', key, 'score') or int(us), id)
     count('parked', kind)
     emit('parked', id, kind, '', '', '', '', resource)
   elseif policy == 'skip' then
@@ -64,13 +64,13 @@ local function claim(n, nonce, worker, lease_ms, ready, budget)
           if not is(slots, 'zset') then free, opt.on_busy = false, 'later:5000'
           elseif taken_places(slots) >= (tonumber(opt.limit) or 1) then free = call('ZSCORE', slots, '=' .. id) end
         end
-        if j[1] ~= 'queued' then
+        if j[1] ~= 'queued' or not j[2] then -- ended, gone or torn: heal names what is torn
           count('orphan', 'ready')
         elseif not free then
           busy(id, key, j[2], queue, j[4], opt)
         else
           taken, got = taken + 1, got + 1
-          local run, tok, attempt, kind = nonce .. '.' .. taken, mint(), (j[4] or 0) + 1, j[2]
+          local run, tok, attempt, kind = nonce .. '.' .. taken, mint(), (tonumber(j[4]) or 0) + 1, j[2]
           call('HSET', key, 'state', 'processing', 'token', tok, 'nonce', run, 'worker', worker, 'attempts', attempt,
             'claimed_at', now_text)
           if slots then

@@ -26,7 +26,7 @@ local function hand_over(resource)
     else
       local key = JOB .. id
       local j = is(key, 'hash') and call('HMGET', key, 'state', 'queue', 'score', 'kind') or {}
-      if j[1] == 'waiting' then
+      if j[1] == 'waiting' and j[2] and j[3] then
         call('HSET', key, 'state', 'queued', 'updated_at', now)
         enter(j[2], j[3], id)
         call('ZADD', slots, now + RESERVED_MS, '=' .. id)

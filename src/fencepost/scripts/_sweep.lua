@@ -4,7 +4,8 @@ local function reclaim_run(id)
   local j = is(key, 'hash') and call('HMGET', key, 'state', 'kind', 'queue', 'score', 'nonce', 'token', 'crashes',
     'attempts', 'worker', 'cancel', 'opts') or {}
   call('ZREM', LEASES, id)
-  if j[1] ~= 'processing' then count('orphan', 'lease') return end
+  -- A torn record (no kind, queue or score) is left as it is: heal names it.
+  if j[1] ~= 'processing' or not (j[2] and j[3] and j[4]) then count('orphan', 'lease') return end
   local opt, kind, nonce = options(j[11]), j[2], j[5]
   local crashes, attempts, tok = (tonumber(j[7]) or 0) + 1, (tonumber(j[8]) or 1) - 1, mint()
   local fields = {'token', tok, 'nonce', '', 'crashes', crashes, 'attempts', attempts} -- from now the old holder is dead
@@ -53,7 +54,7 @@ local function promote(limit)
     local key = JOB .. id
     local j = is(key, 'hash') and call('HMGET', key, 'state', 'queue', 'score') or {}
     call('ZREM', LATER, id)
-    if j[1] == 'scheduled' then
+    if j[1] == 'scheduled' and j[2] and j[3] then
       call('HSET', key, 'state', 'queued', 'updated_at', now)
       call('HDEL', key, 'due_at')
       enter(j[2], j[3], id)

@@ -82,6 +82,10 @@ class Heartbeat(threading.Thread):
             emit(
                 _log, logging.WARNING, "renew_failed", worker_id=self._worker_id, runs=len(runs), cause=str(error)[:200]
             )
+            for run in runs:
+                rule = run.handler.settings.resource
+                if rule is not None and rule.when_redis_away == "fail_open":
+                    run.deadline_s = local_deadline(sent_at, self._lease_s)  # goes on; its writes are checked later
             return
         for run, answer in zip(runs, answers, strict=True):
             if answer.word in ("OK", "CANCEL"):
