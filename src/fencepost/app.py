@@ -115,10 +115,10 @@ class Fencepost:
         """Register a function as the handler of a kind.
 
         kind: its name, by default the function's. resource: a template such as "invoice:order:{order_id}"; two jobs
-        with one resource never run together. limit, on_busy ("wait" | "skip" | "later:30s" | "fail"), ordered,
-        when_redis_away: as in ResourceRule. timeout: the longest one run may take. dedup: a template, or True for all arguments: one live job
-        a key. priority: 0 to 9, higher is earlier; a step is worth a minute of waiting. version: of the signature.
-        max_crashes: how often its worker may die before the job is buried as poison.
+        with one resource never run together. limit, on_busy ("wait" | "skip" | "later:30s" | "fail"), ordered and
+        when_redis_away: as in ResourceRule. timeout: the longest one run may take. dedup: a template, or True for all
+        arguments: one live job a key. priority: 0 to 9, higher is earlier; a step is worth a minute of waiting.
+        version: of the signature. max_crashes: how often its worker may die before the job is buried as poison.
         The first parameter may be `run: Run`. Raises ConfigurationError.
         """
 

@@ -61,7 +61,11 @@ class Call(Generic[T]):
 
 
 class _NotSent(Exception):
-    """The connection could not be made: the server cannot have seen the call."""
+    """The connection could not be made: the server cannot have seen the call. final: another try would end alike."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error) or type(error).__name__)
+        self.final = isinstance(error, redis.exceptions.AuthenticationError)
 
 
 class _Pause(float):
@@ -84,6 +88,8 @@ def _converse(call: Call[T], give_up_s: float) -> Generator[tuple[Any, ...] | _P
             continue
         except _NotSent as error:
             cause = str(error)
+            if error.final:
+                raise RedisUnavailable(call.verb, cause, None if executed else False) from error
         except _AWAY as error:
             # The client library counts LOADING, by which the server says no, among the lost connections.
             executed = executed or not isinstance(error, redis.exceptions.BusyLoadingError)
@@ -233,7 +239,7 @@ class AsyncDriver:
                     async with asyncio.timeout(timeout_s):
                         await connection.connect()
                 except _AWAY as error:
-                    raise _NotSent(str(error) or type(error).__name__) from error
+                    raise _NotSent(error) from error
             self.round_trips += 1
             packed = connection.pack_command(*command) if _pack_in_c is None else _pack_in_c(command)
             async with asyncio.timeout(timeout_s):
@@ -308,32 +314,41 @@ class SyncDriver:
             return end.value  # type: ignore[no-any-return]
 
     def wait(self, keys: list[str], timeout_s: float) -> bool:
-        """Block until something is pushed to one of the lists, at most timeout_s; a hint, as AsyncDriver.wait."""
-        connection = self.connections.make_sync(timeout_s + 5.0)
+        """Block until something is pushed to one of the lists, at most timeout_s (up to 5 s); a hint, as
+        AsyncDriver.wait."""
+        connection = self._mine("waiter", 10.0)
         try:
-            connection.connect()
+            if connection._sock is None:
+                connection.connect()
             connection.send_command("BLPOP", *keys, f"{timeout_s:.3f}", check_health=False)
             return connection.read_response() is not None
         except (*_AWAY, ResponseError):
+            connection.disconnect()
             time.sleep(min(0.2, timeout_s))
             return False
-        finally:
+        except BaseException:
             connection.disconnect()
+            raise
 
-    def _send(self, command: tuple[Any, ...]) -> Any:
+    def _mine(self, name: str, timeout_s: float | None) -> Any:
+        """This thread's connection for calls, or the one for waiting."""
         if self._pid != os.getpid():  # a forked child: the parent's sockets are not ours
             self._local, self._open, self._pid = threading.local(), weakref.WeakSet(), os.getpid()
-        connection: Any = getattr(self._local, "connection", None)
+        connection: Any = getattr(self._local, name, None)
         if connection is None:
-            connection = self.connections.make_sync(self._timeout_s)
-            self._local.connection = connection
+            connection = self.connections.make_sync(timeout_s)
+            setattr(self._local, name, connection)
             self._open.add(connection)
+        return connection
+
+    def _send(self, command: tuple[Any, ...]) -> Any:
+        connection = self._mine("connection", self._timeout_s)
         try:
             if connection._sock is None:
                 try:
                     connection.connect()
                 except _AWAY as error:
-                    raise _NotSent(str(error)) from error
+                    raise _NotSent(error) from error
             connection.send_packed_command(connection.pack_command(*command), check_health=False)
             return connection.read_response()
         except ResponseError:

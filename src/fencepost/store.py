@@ -148,6 +148,10 @@ class Store:
         """Wake one idle worker that waits at this bell."""
         return self.read(["EVAL", _RING, 1, bell], int)
 
+    def leave(self, worker: str) -> Call[int]:
+        """Take a worker that ends off the list. Its replay record goes by its own TTL."""
+        return self.read(["ZREM", self.keys.workers, worker], int)
+
     # -- operators' calls ---------------------------------------------------------------------------------
 
     def cancel(self, job_id: str, request_id: str, *, hard: bool = False, reason: str = "cancelled") -> Call[Answer]:

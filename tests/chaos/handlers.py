@@ -103,6 +103,7 @@ def late_writer(run: Run, key: str, gate: str) -> str:
     (folder / f"{key}.first").touch()
     with seen(run, key):
         guard.install(shop, key, run)
+        note(truth, "installed", key=key, token=run.token)
         if not first:
             run.checkpoint_sync("the owner's")
             note(truth, "effect", key=key, token=run.token, answer=guard.once(shop, key, run, key, "the owner's"))

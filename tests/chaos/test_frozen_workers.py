@@ -9,7 +9,7 @@ import redis as redis_py
 
 from fencepost.keys import Keys
 from tests.chaos import guard
-from tests.chaos.harness import LEASE_S, SWEEP_S, Stage
+from tests.chaos.harness import LEASE_S, STARTS_S, SWEEP_S, Stage
 from tests.support import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(60)]
@@ -65,6 +65,7 @@ def test_s2_no_write_of_a_woken_run_is_accepted_by_redis_or_by_the_database(stag
     """Checkpoint, progress, its own check and a guarded effect: all four are tried, while the owner is at work."""
     stage.start(2, concurrency=1)
     job = stage.kinds.late_writer.enqueue_sync("order7", gate="go")
+    wait_until(lambda: stage.truth.of("installed"), STARTS_S)  # frozen earlier, it would hold the database's lock
     victim = stage.holder("order7")
     stage.freeze(victim)
     wait_until(lambda: stage.truth.of("effect"), LEASE_S + SWEEP_S + 3)

@@ -192,14 +192,16 @@ class Machine(RuleBasedStateMachine):
         state=st.sampled_from(["processing", "waiting", "waiting", "scheduled", "any"]),
         hard=st.booleans(),
         request=st.sampled_from(["", "", "again"]),
-        heard=st.booleans(),
+        then=st.sampled_from(["", "it hears of it", "it dies"]),
     )
-    def cancel(self, at: int, state: str, hard: bool, request: str, heard: bool) -> None:
-        """Cancel a job; a worker that was asked to stop may hear of it at once."""
+    def cancel(self, at: int, state: str, hard: bool, request: str, then: str) -> None:
+        """Cancel a job; a worker that was asked to stop may hear of it at once, or die before it does."""
         jobs = self.both.model.in_state(state)
         job_id = jobs[-1 - at % len(jobs)].id if jobs else self.an_id(at)
         reply = self.both.do("cancel", job_id, hard, "wish", request or self.fresh("r"))
-        if reply[0] == "ASKED" and heard:
+        if reply[0] == "ASKED" and then == "it dies":
+            self.time_goes_by_under_sweeps(3)
+        elif reply[0] == "ASKED" and then:
             job = self.both.model.jobs[job_id]
             self.both.do("renew", 2_000, [(job_id, job.token, job.nonce)])
 

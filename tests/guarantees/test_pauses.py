@@ -117,6 +117,17 @@ def test_of_a_renewal_and_a_sweep_at_the_end_of_a_lease_the_first_decides(stage:
         assert stage.state(run.job_id) == "queued"
 
 
+def test_a_renewal_never_shortens_a_lease(stage: Stage):
+    """Two heartbeats may overtake each other, and a worker may be configured anew."""
+    a = stage.worker("a", lease_s=20.0)
+    stage.job(resource="thing")
+    run = a.take()
+    before = stage.look()
+    assert stage.renew(run.key, lease_ms=1_000)[0].word == "OK"
+    after = stage.look()
+    assert (after.leases, after.slots) == (before.leases, before.slots)
+
+
 def test_a_late_heartbeat_does_not_prolong_the_lease_of_the_one_who_came_after(stage: Stage):
     """T28. report: sibson/redbeat#127"""
     a, b = stage.worker("a"), stage.worker("b")

@@ -175,3 +175,20 @@ def test_nothing_waits_for_redis_to_expire_a_key(stage: Stage):
         assert stage.stats()["crashed:mail"] == 1
     finally:
         stage.redis.execute_command("DEBUG", "SET-ACTIVE-EXPIRE", "1")
+
+
+@pytest.mark.parametrize("delay_s", [0, 1.0], ids=["at once", "later"])
+def test_a_job_that_is_handed_back_is_charged_no_attempt(stage: Stage, delay_s: float):
+    """S9. report: python-arq/arq#190"""
+    a, b = stage.worker("a"), stage.worker("b")
+    stage.job()
+    for n in range(1, 8):
+        run = a.take()
+        assert (run.attempt, run.crashes) == (1, 0)
+        assert a.release(run, delay_s) == "OK"
+        assert stage.record(run.job_id).releases == n
+        if delay_s:
+            assert b.claim() == []
+            stage.pass_time(delay_s)
+    assert b.done(b.take()) == "OK"
+    assert stage.look().dead == {}

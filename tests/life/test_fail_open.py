@@ -45,7 +45,7 @@ async def test_a_run_whose_lease_cannot_be_renewed_stops_or_goes_on_as_declared(
             go_on.set()
             await eventually(lambda: seen == ["went on"], timeout=5)
             server.restart()
-            # Nobody took the job meanwhile: what it wrote is accepted, by its token.
+            # Its outcome is checked like any other: accepted if nobody took the job back, else the job runs again.
             assert await job.result(timeout=10) == "booked"
-            assert seen == ["went on"]
+            assert "deadline" not in seen
     await app.close()

@@ -66,7 +66,7 @@ async def test_an_idle_worker_whose_connections_were_killed_hears_the_next_job(a
     async def note() -> str:
         return "heard"
 
-    async with working(app, poll_s=5.0) as worker:
+    async with working(app, poll_s=2.0) as worker:
         await (await note.enqueue()).result(timeout=5)
         await eventually(lambda: not worker.runs and not worker.outcomes)
         cut_all(redis)

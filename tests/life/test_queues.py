@@ -118,7 +118,7 @@ async def test_an_idle_worker_starts_a_new_job_at_once(app):
     @app.job()
     async def note() -> None: ...
 
-    async with working(app, poll_s=5.0) as worker:
+    async with working(app, poll_s=2.0) as worker:
         for _ in range(3):
             await eventually(lambda: not worker.runs and not worker.outcomes)
             await (await note.enqueue()).result(timeout=1)  # far below the poll

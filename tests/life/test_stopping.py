@@ -179,7 +179,7 @@ async def test_the_lease_is_renewed_through_the_grace(app, redis):
 
 
 async def test_an_idle_worker_stops_at_once(app):
-    worker, life = started(app, poll_s=10.0)
+    worker, life = started(app, poll_s=2.0)
     await eventually(lambda: worker._heartbeat and worker._heartbeat.is_alive())
     worker.stop()
     await asyncio.wait_for(life, 1)
@@ -221,7 +221,7 @@ async def test_jobs_that_were_claimed_as_the_worker_was_told_to_stop_are_handed_
 
     jobs = [await invoice.enqueue() for _ in range(3)]
     redis.client_pause(500, all=False)
-    worker, life = started(app, grace_s=0.0)
+    worker, life = started(app, grace_s=0.0, doctor=False)  # it would wait for the server too
     await eventually(lambda: worker.lanes.in_flight)
     worker.stop()
     await asyncio.wait_for(life, 5)

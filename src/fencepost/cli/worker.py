@@ -55,8 +55,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def worker(self, app: Fencepost) -> Worker:
         queues = [(name, most) if most else name for name, most in self.queues]
         return Worker(
-            app, queues, concurrency=self.concurrency, lease_s=self.lease_s, grace_s=self.grace_s, burst=self.burst
-        )
+            app, queues, concurrency=self.concurrency, lease_s=self.lease_s, grace_s=self.grace_s, burst=self.burst,
+            doctor=False,
+        )  # fmt: skip
 
 
 @click.command
@@ -168,7 +169,7 @@ def _work(app: Fencepost, settings: Settings) -> int:
             _leave_behind(app, left, failed)
     if failed is not None:
         raise failed
-    return 0
+    return 1 if one.unwritten else 0
 
 
 async def _life(

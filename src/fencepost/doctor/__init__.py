@@ -20,6 +20,7 @@ from fencepost.operate.plan import Plan, run
 
 if TYPE_CHECKING:
     from fencepost.app import Fencepost
+    from fencepost.driver import AsyncDriver
 
 __all__ = ["Finding", "WorkerSettings", "check_or_refuse", "examination", "examine"]
 
@@ -56,13 +57,20 @@ async def examine(
 
 
 async def check_or_refuse(
-    app: Fencepost, settings: WorkerSettings | None = None, *, force: bool = False, give_up_s: float | None = None
+    app: Fencepost,
+    settings: WorkerSettings | None = None,
+    *,
+    force: bool = False,
+    give_up_s: float | None = None,
+    driver: AsyncDriver | None = None,
 ) -> list[Finding]:
     """Examine, log what is not well, and raise UnsafeSetup for errors; with force, log that they were overruled.
 
-    On the way out it notes the number of partitions, so that a later process with another number is refused.
+    driver: whose connections to use, by default the application's. On the way out it notes the number of partitions,
+    so that a later process with another number is refused.
     """
-    found = await examine(app, settings, give_up_s=give_up_s)
+    driver = driver or app.link.asynchronous
+    found = await run(driver, examination(app, settings), give_up_s)
     for one in found:
         if one.level != "ok":
             level = logging.ERROR if one.level == "error" else logging.WARNING
@@ -75,9 +83,7 @@ async def check_or_refuse(
         emit(_log, logging.WARNING, "doctor_overruled", checks=checks, errors=len(errors))
     store = app.link.store
     try:
-        await app.link.asynchronous.run(
-            store.read(["HSETNX", store.keys.meta, "partitions", str(PARTITIONS)], int), give_up_s
-        )
+        await driver.run(store.read(["HSETNX", store.keys.meta, "partitions", str(PARTITIONS)], int), give_up_s)
     except (ResponseError, RedisUnavailable) as error:  # full memory, for instance: the workers are to drain it
         emit(_log, logging.WARNING, "partitions_not_noted", cause=str(error)[:200])
     return found

@@ -8,7 +8,7 @@
 --          QUEUED | SCHEDULED (accepted, or accepted before: the same id sent again tells its present state)
 --          DUPLICATE (the dedup key belongs to the live job told) | REPLAYED (same idempotency key, same request)
 --          CONFLICT (same idempotency key, other request) | FULL (the queue is at its limit, nothing stored)
--- TWICE: nothing is stored anew; a job is known by its id.
+-- TWICE: nothing is stored anew; a job is known by its id. A duplicate is counted and told each time.
 --- @include _begin
 local limit, out, n = tonumber(ARGV[1]), {}, 0
 local mine, dedup, idem, depth, fresh, bind = {}, {}, {}, {}, {}, {}

@@ -33,7 +33,7 @@ class Lanes:
     """The lanes of one worker and the watcher that wakes them.
 
     hungry: the last answer was full, so there are more ready jobs. curious: it is time to look, one lane is enough.
-    due_in_s: when the next scheduled job is due, as of the last answer.
+    due_in_s: when the next scheduled job is due, as of the last answer. abandoned: outcomes of calls given up.
     """
 
     def __init__(self, worker: Worker, count: int, batch: int) -> None:
@@ -42,6 +42,7 @@ class Lanes:
         self._sleepers: list[asyncio.Future[None]] = []
         self.hungry, self.curious, self.sweep = False, True, False
         self.in_flight = 0
+        self.abandoned = 0
         self.answered_at_s = boottime_s()
         self._calm = asyncio.Event()
         self._upkeep_at = -math.inf
@@ -57,12 +58,15 @@ class Lanes:
 
     def kick(self) -> None:
         """Wake one lane that sleeps: there is something to send or to ask for."""
-        if self._sleepers:
-            self._sleepers.pop().set_result(None)
+        while self._sleepers:
+            sleeper = self._sleepers.pop()
+            if not sleeper.done():  # else its lane was cancelled and has not noticed yet
+                sleeper.set_result(None)
+                return
 
     def kick_all(self) -> None:
-        while self._sleepers:
-            self._sleepers.pop().set_result(None)
+        for _ in range(len(self._sleepers)):
+            self.kick()
 
     async def _lane(self, name: str) -> None:
         worker = self._worker
@@ -93,6 +97,9 @@ class Lanes:
             self.in_flight += 1
             try:
                 got = await self._exchange(name, outcomes, wanted)
+            except BaseException:
+                self.abandoned += len(outcomes)
+                raise
             finally:
                 self.in_flight -= 1
                 self._asked.pop(name, None)

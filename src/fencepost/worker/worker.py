@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import functools
 import inspect
@@ -15,13 +16,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from fencepost.clock import boottime_s, born_ms, worker_identity
+from fencepost.doctor import WorkerSettings, check_or_refuse
 from fencepost.driver import AsyncDriver
-from fencepost.errors import ConfigurationError, PayloadUndecodable
+from fencepost.errors import ConfigurationError, FencepostError, PayloadUndecodable
 from fencepost.keys import check_queue
 from fencepost.log import emit
 from fencepost.store import Claimed, Outcome
 from fencepost.worker import settle
 from fencepost.worker.heartbeat import Heartbeat
+from fencepost.worker.janitor import tend
 from fencepost.worker.lanes import Lanes
 from fencepost.worker.run import GONE, Run
 
@@ -42,7 +45,9 @@ class Worker:
     queues: names in the order to serve; (name, most) caps the slots one queue may hold, which keeps the rest for the
     others. concurrency: slots, 1 to 10 000; async handlers share the event loop, the others get a thread each.
     lease_s: by default the application's. grace_s: how long running jobs may go on after stop. poll_s: the longest
-    silence of an idle worker. burst: end when nothing is ready or running.
+    silence of an idle worker, at most 2: it also looks for lapsed leases then, and a longer silence of all workers
+    would count as an outage. burst: end when nothing is ready or running. doctor: examine server and settings first and
+    refuse to start on errors (UnsafeSetup). unwritten: outcomes that could not be written before the end.
     """
 
     def __init__(
@@ -56,6 +61,7 @@ class Worker:
         poll_s: float = 1.0,
         burst: bool = False,
         lanes: int = 2,
+        doctor: bool = True,
     ) -> None:
         if type(concurrency) is not int or not 1 <= concurrency <= 10_000:
             raise ConfigurationError("concurrency", f"{concurrency!r} is not a whole number from 1 to 10000")
@@ -68,7 +74,7 @@ class Worker:
         # 0 is "block for ever" to Redis.
         for name, value, low, high in (
             ("grace", grace_s, 0, 86_400),
-            ("poll", poll_s, 0.01, 60),
+            ("poll", poll_s, 0.01, 2),
             ("lanes", lanes, 1, 16),
         ):
             if not low <= value <= high:
@@ -77,7 +83,8 @@ class Worker:
         self.concurrency, self.grace_s, self.poll_s, self._burst = concurrency, grace_s, poll_s, burst
         self.runs: dict[str, Run] = {}
         self.outcomes: list[Outcome] = []
-        self.free, self.stopping, self.refused, self.ended = concurrency, False, 0, 0
+        self.free, self.stopping, self.refused, self.ended, self.unwritten = concurrency, False, 0, 0, 0
+        self._doctor = doctor
         self.about = json.dumps(
             {"host": socket.gethostname(), "pid": os.getpid(), "queues": [q for q, _ in self.queues]}
         )
@@ -93,8 +100,17 @@ class Worker:
     # -- life ---------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Work until stop is called (or, in a burst, until there is nothing left to do)."""
+        """Work until stop is called (or, in a burst, until there is nothing left to do).
+
+        Raises UnsafeSetup and RedisUnavailable before anything is claimed.
+        """
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        if self._doctor and not self.stopping:
+            names = tuple(queue for queue, _ in self.queues)
+            about = WorkerSettings(
+                lease_s=self.lease_s, grace_s=self.grace_s, concurrency=self.concurrency, queues=names
+            )
+            await check_or_refuse(self.app, about, driver=self.driver)
         if self.stopping:
             return
         self._heartbeat = Heartbeat(
@@ -105,15 +121,16 @@ class Worker:
         emit(_log, logging.INFO, "worker_started", worker_id=self.id, queues=",".join(q for q, _ in self.queues))
         failed = asyncio.ensure_future(_first_failure(tasks))
         stop = asyncio.ensure_future(self._stop.wait())
+        janitor = asyncio.create_task(tend(self), name="fencepost-janitor")
         try:
             await asyncio.wait({failed, stop}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self.stopping = True
             tasks[-1].cancel()
             await self._drain(tasks[:-1])
-            for task in (*tasks, failed, stop):
+            for task in (*tasks, failed, stop, janitor):
                 task.cancel()
-            await asyncio.gather(*tasks, failed, stop, return_exceptions=True)
+            await asyncio.gather(*tasks, failed, stop, janitor, return_exceptions=True)
             await self._close()
         for task in tasks:
             if task.done() and not task.cancelled() and task.exception() is not None:
@@ -173,6 +190,11 @@ class Worker:
             self._heartbeat.stop()
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
+        self.unwritten = len(self.outcomes) + self.lanes.abandoned
+        if self.unwritten:  # their leases run out and the jobs run again
+            emit(_log, logging.ERROR, "outcomes_unwritten", worker_id=self.id, outcomes=self.unwritten)
+        with contextlib.suppress(FencepostError):
+            await self.driver.run(self.store.leave(self.id), 0.5)
         await self.driver.close()
         emit(_log, logging.INFO, "worker_stopped", worker_id=self.id, ended=self.ended, refused=self.refused)
 
