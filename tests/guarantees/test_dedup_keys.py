@@ -114,19 +114,21 @@ def test_a_paused_queue_does_not_outlive_the_key(stage: Stage):
     assert len(stage.worker("a").claim(10)) == 1
 
 
-def test_a_key_whose_job_is_gone_heals_at_the_next_hit(stage: Stage):
+@pytest.mark.parametrize("owner", ["gone", "done", "failed", "cancelled", "without the key"])
+def test_a_key_that_leads_to_no_live_owner_heals_at_the_next_hit(stage: Stage, owner: str):
     """T31: rewound or half restored; the owner is looked at, not only the key."""
-    job_id = stage.job(dedup=KEY)
-    stage.redis.delete(stage.keys.job(job_id))
-    assert again(stage)[0] == "QUEUED"
-    stage.redis.set(stage.keys.dedup(KEY), stage.job())
+    a = stage.worker("a")
+    if owner == "without the key":
+        job_id = stage.job()
+    else:
+        run = running(stage)
+        job_id = run.job_id
+        a.end(run, {"failed": "BURY", "cancelled": "CANCEL"}.get(owner, "DONE"))
+    if owner == "gone":
+        stage.purge(job_id)
+    stage.redis.set(stage.keys.dedup(KEY), job_id)
     word, newest = again(stage)
-    assert word == "QUEUED"
-    stage.redis.set(stage.keys.dedup(KEY), newest)
-    for other in list(stage.look().job):
-        if other != newest:
-            stage.cancel(other)
-    stage.redis.zrem(stage.keys.ready("default"), job_id)
+    assert (word, stage.look().dedup) == ("QUEUED", {KEY: newest})
 
 
 def test_purging_an_old_job_leaves_the_key_with_the_newer_one(stage: Stage):

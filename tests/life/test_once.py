@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from fencepost import IdempotencyConflict
+from fencepost import IdempotencyConflict, Permanent
 from tests.life.working import reached, state_of, work_off, working
 
 
@@ -24,12 +24,19 @@ async def test_a_second_job_with_the_dedup_key_of_a_live_one_gets_that_one(app):
     assert await second.result() == "order"
 
 
-async def test_the_dedup_key_is_free_again_once_the_job_is_settled(app):
+@pytest.mark.parametrize("end", ["done", "failed", "cancelled"])
+async def test_the_dedup_key_is_free_again_once_the_job_is_settled(app, redis, end):
     @app.job(dedup=True)
-    async def rebuild(customer: int) -> None: ...
+    async def rebuild(customer: int) -> None:
+        if end == "failed":
+            raise Permanent("no such customer")
 
     first = await rebuild.enqueue(7)
+    if end == "cancelled":
+        await first.cancel()
     await work_off(app)
+    assert await state_of(first) == end
+    assert not list(redis.scan_iter(app.link.store.keys.dedup("*")))  # deleted, not left to be healed
     assert (await rebuild.enqueue(7)).id != first.id
 
 
