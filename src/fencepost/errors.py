@@ -63,7 +63,7 @@ class StaleToken(FenceError):
 
 
 class LeaseExpired(FenceError):
-    """The lease ran out and the job was taken back; nobody else has claimed it yet."""
+    """The lease ran out and the job was taken back; nobody holds it at the moment."""
 
     def __init__(self, job_id: str, token: int) -> None:
         super().__init__(job_id, token)
@@ -71,8 +71,8 @@ class LeaseExpired(FenceError):
 
     def __str__(self) -> str:
         return (
-            f"job {self.job_id}: the lease of token {self.token} ran out and the job was taken back; nobody has "
-            f"claimed it yet. Nothing was written. Stop; the job runs again by itself. If its handler blocks for "
+            f"job {self.job_id}: the lease of token {self.token} ran out and the job was taken back; nobody "
+            f"holds it at the moment. Nothing was written. Stop; the job runs again by itself. If its handler blocks for "
             f"longer than the lease, raise `lease` or call `run.check()` in its loop."
         )
 

@@ -229,6 +229,7 @@ class Lease:
         return was_held
 
     def _released(self, word: str) -> None:
-        if word != "OK" and not self.lost:
+        # GONE before our own deadline: an earlier try of this very release, whose answer was lost, gave it back.
+        if word != "OK" and not self.lost and boottime_s() >= self._until:
             self.lost = "expired"
             emit(_log, logging.WARNING, "lease_lost", resource=self.name, owner=self.owner, why="expired")

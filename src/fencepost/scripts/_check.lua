@@ -1,6 +1,6 @@
 -- _check: may this run write? Needs _begin.
 -- j: what HMGET read of the job, with state, token, nonce first. until_ms: its lease deadline, or false.
--- Returns OK '' | STALE newest_token | EXPIRED '' (the lease ran out, nobody else has claimed the job yet) | GONE ''
+-- Returns OK '' | STALE newest_token | EXPIRED '' (the lease is over, nobody holds the job now) | GONE ''
 local function check(j, tok, nonce, until_ms)
   local state = j[1]
   if state == 'processing' and j[3] == nonce and j[2] == tok then

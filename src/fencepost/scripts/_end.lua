@@ -75,8 +75,13 @@ local function end_job(id, key, state, reason, kind, tok, nonce, attempt, opt, f
   count(state, kind)
   emit(state, id, kind, tok, nonce, attempt, reason, opt.resource)
 end
--- Keep the index of failed jobs bounded, by number and by what is still there.
+-- Keep the indexes of ended jobs bounded, by number and by what is still there, a few entries at a time.
 local function trim_ended()
+  for _ = 1, 50 do
+    local id = call('LINDEX', RECENT, -1)
+    if not id or call('EXISTS', JOB .. id) == 1 then break end
+    call('RPOP', RECENT)
+  end
   if is(DEAD, 'zset') then
     call('ZREMRANGEBYRANK', DEAD, 0, -100001)
     for _, id in ipairs(call('ZRANGEBYSCORE', DEAD, '-inf', now - 1000, 'LIMIT', 0, 20)) do
