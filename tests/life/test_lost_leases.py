@@ -270,7 +270,8 @@ async def test_an_answer_that_was_longer_on_its_way_than_the_lease_starts_nothin
 
     job = await invoice.enqueue()
     redis.client_pause(1_300, all=False)  # stops writes, and so the scripts
-    async with working(app, lease_s=1.0):
+    async with working(app, lease_s=1.0, doctor=False) as worker:
+        await eventually(lambda: worker.lanes.in_flight)
         assert await job.result(timeout=5) == "written"
     record = await job.status()
     assert (runs, record.attempts, record.crashes) == ([""], 1, 0)
