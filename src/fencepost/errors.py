@@ -72,8 +72,8 @@ class LeaseExpired(FenceError):
     def __str__(self) -> str:
         return (
             f"job {self.job_id}: the lease of token {self.token} ran out and the job was taken back; nobody "
-            f"holds it at the moment. Nothing was written. Stop; the job runs again by itself. If its handler blocks for "
-            f"longer than the lease, raise `lease` or call `run.check()` in its loop."
+            f"holds it at the moment. Nothing was written. Stop; the job runs again by itself. If its handler blocks "
+            f"for longer than the lease, raise `lease` or call `run.check()` in its loop."
         )
 
 

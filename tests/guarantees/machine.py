@@ -138,6 +138,8 @@ class Both:
                 late_us = score + job.priority * 60_000_000 - job.score_ms * 1000
                 assert 0 <= late_us < 2_000, f"{job.id}: the score {score} is {late_us} µs after its arrival"
                 job.score, job.score_ms = score, None
+                if job.state == "waiting" and job.resource is not None:  # came back and was parked in one call
+                    model.lines[job.resource][job.id] = score
             if job.token is FRESH and job.id in shot.job:
                 job.token = shot.job[job.id]["token"]
                 minted.append(int(job.token))

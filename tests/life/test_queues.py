@@ -166,3 +166,19 @@ async def test_a_burst_on_an_empty_queue_ends_at_once(app):
 async def test_a_worker_that_cannot_work_is_refused_where_it_is_made(app, settings):
     with pytest.raises(ConfigurationError):
         Worker(app, **settings)
+
+
+async def test_a_job_that_is_due_in_a_moment_does_not_wait_for_the_next_look_of_an_idle_worker(app, redis):
+    """The worker is told at once that something will be due, and then waits just as long."""
+    started = asyncio.Event()
+
+    @app.job()
+    async def remind() -> None:
+        started.set()
+
+    async with working(app, poll_s=2.0, lanes=1) as worker:
+        await eventually(lambda: redis.info("clients")["blocked_clients"] == 1)
+        job = await remind.options(delay="300ms").enqueue()
+        await eventually(lambda: worker.lanes.due_in_s is not None, timeout=1)  # it looked long before its poll
+        await asyncio.wait_for(started.wait(), 1)
+        assert (await job.status()).attempts == 1

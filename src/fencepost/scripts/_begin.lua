@@ -94,10 +94,12 @@ local function commit(sweeping)
   if not m[6] then set[n + 1] = 'incarnation' set[n + 2] = int(us) n = n + 2 end
   if n > 0 then call('HSET', META, unpack(set)) end
 end
-local function wake() -- last of all: one wake-up per job that is ready, at most 8 in store
+-- Last of all: one wake-up per job that is ready, at most 8 in store. soon: queues with a job that is due before an idle
+-- worker would look by itself.
+local function wake(soon)
   for queue, n in pairs(rings) do
     local bell = P .. 'bell:' .. queue
-    if call('EXISTS', P .. 'ready:' .. queue) == 1 and is(bell, 'list') then
+    if (soon and soon[queue] or call('EXISTS', P .. 'ready:' .. queue) == 1) and is(bell, 'list') then
       local room = 8 - call('LLEN', bell)
       if n > room then n = room end
       for _ = 1, n do call('LPUSH', bell, '1') end

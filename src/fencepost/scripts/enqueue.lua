@@ -80,7 +80,7 @@ for at = 2, #ARGV, 5 do
   end
 end
 -- Every check stands above; from here on only writes.
-local ready, later = {}, {}
+local ready, later, soon = {}, {}, {}
 for i, f in ipairs(fresh) do
   local at, state, opt = f[1], f[2], f[3]
   local id, queue, kind, key = ARGV[at], ARGV[at + 1], ARGV[at + 2], JOB .. ARGV[at]
@@ -99,6 +99,10 @@ for i, f in ipairs(fresh) do
     call('HSET', key, 'due_at', opt.due)
     later[#later + 1] = opt.due
     later[#later + 1] = id
+    if opt.due - now < 1000 and not soon[queue] then
+      soon[queue] = true
+      ring(queue)
+    end
   else
     local q = ready[queue]
     if not q then q = {} ready[queue] = q end
@@ -114,5 +118,5 @@ for _, opt in ipairs(bind) do call('SET', P .. 'idem:' .. opt.idem, idem[opt.ide
 for queue, members in pairs(ready) do call('ZADD', P .. 'ready:' .. queue, unpack(members)) end
 if #later > 0 then call('ZADD', LATER, unpack(later)) end
 if told > 0 then commit(false) end
-wake()
+wake(soon)
 return out

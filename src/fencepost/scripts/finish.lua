@@ -49,7 +49,7 @@ local function come_back(a, id, key, run, word, j, opt)
   local delay, attempts, score = tonumber(ARGV[a + 4]) or 0, tonumber(o[1]) or 1, o[2]
   local kept = opt.resource and opt.ordered -- what depends on it must not overtake it
   if not kept and not (word == 'RELEASE' and delay == 0) then
-    score = int((now + delay) * 1000 - (tonumber(opt.priority) or 0) * 60000000)
+    score = int((delay > 0 and (now + delay) * 1000 or us) - (tonumber(opt.priority) or 0) * 60000000)
   end
   local fields = {'settled', run .. ' ' .. word, 'nonce', '', 'score', score, 'updated_at', now,
     'state', delay > 0 and 'scheduled' or 'queued'}
