@@ -129,6 +129,7 @@ FIELDS: dict[str, tuple[tuple[str, str], ...]] = {
         ("resource, owner", "what it is on, and which process has it"),
         ("token", "its fencing token"),
         ("ttl_ms", "how long it outlives a silent holder"),
+        ("limit", "of a waiter: how many may be inside together with it"),
     ),
     "worker": (
         ("about", "JSON: host, pid, queues"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
@@ -126,6 +127,11 @@ class Fencepost:
             rule = resource
             if isinstance(rule, str):
                 rule = ResourceRule(rule, limit, on_busy, ordered, when_redis_away)
+            elif (limit, on_busy, ordered, when_redis_away) != (1, "wait", False, "fail_closed"):
+                problem = "limit, on_busy, ordered and when_redis_away say how a resource template is shared"
+                raise ConfigurationError(
+                    "resource", problem, 'Write resource="order:{id}", or put them in ResourceRule.'
+                )
             settings = HandlerSettings(
                 kind=kind or str(getattr(function, "__name__", "")),
                 queue=queue,
@@ -178,7 +184,8 @@ class Fencepost:
     ) -> Lease:
         """Return a lease on a resource, for code without a job: ``async with app.lease("stock:42") as lease``.
 
-        wait: how long to stand in line; None tries once and raises ResourceBusy. The rest as in Lease.
+        wait: how long to stand in line, math.inf for ever; None tries once and raises ResourceBusy. The rest as in
+        Lease.
         """
         return Lease(
             self.link.store,
@@ -186,7 +193,7 @@ class Fencepost:
             name,
             ttl_s=parse_duration_s(ttl, "ttl"),
             owner=self._identity,
-            wait_s=0.0 if wait is None else parse_duration_s(wait, "wait"),
+            wait_s=0.0 if wait is None else math.inf if wait == math.inf else parse_duration_s(wait, "wait"),
             limit=limit,
             when_redis_away=when_redis_away,
             on_lost=on_lost,

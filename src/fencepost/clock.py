@@ -159,6 +159,8 @@ def epoch_ms(moment: datetime, setting: str = "run_at") -> int:
 
     Raises ConfigurationError for a naive one: it would be read hours early or late elsewhere.
     """
+    if not isinstance(moment, datetime):
+        raise ConfigurationError(setting, f"{moment!r} is no datetime", "Use datetime.now(timezone.utc) + ….")
     if moment.utcoffset() is None:
         raise ConfigurationError(
             setting,

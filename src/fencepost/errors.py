@@ -72,8 +72,8 @@ class LeaseExpired(FenceError):
     def __str__(self) -> str:
         return (
             f"job {self.job_id}: the lease of token {self.token} ran out and the job was taken back; nobody "
-            f"holds it at the moment. Nothing was written. Stop; the job runs again by itself. If its handler blocks "
-            f"for longer than the lease, raise `lease` or call `run.check()` in its loop."
+            f"holds it at the moment. Nothing was written. Stop; the job runs again by itself. Its worker stood "
+            f"still or was cut off from Redis for longer than the lease; if it often is, raise `lease`."
         )
 
 
@@ -234,8 +234,9 @@ class RedisUnavailable(FencepostError):
             None: "Whether it was carried out is unknown",
         }[self.executed]
         return (
-            f"{self.what}: Redis gave no answer ({self.cause}). {changed}. The same call may be sent again safely: "
-            f"every call is made to be repeated with the same ids. Run `fencepost doctor` if it goes on."
+            f"Redis gave no answer to `{self.what}` ({self.cause}). {changed}. The same call may be sent again safely: "
+            f"every call is made to be repeated with the same ids. If it goes on, see whether the server runs, and "
+            f"whether the URL is right."
         )
 
 

@@ -174,7 +174,7 @@ class Handler(Generic[P, R]):
             spec.limit, spec.ordered = rule.limit, rule.ordered
             spec.on_busy = f"later:{rule.later_ms}" if rule.later_ms else rule.on_busy
         dedup = self._dedup if options.dedup is None else options.dedup
-        if dedup:
+        if dedup is not False:  # not "if dedup": an empty or zero key is a mistake or a key, never a wish to do without
             spec.dedup = self._dedup_key(dedup, {**codec.defaults, **arguments})
         if options is not _NONE:
             self._apply(spec, options)

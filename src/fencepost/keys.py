@@ -82,7 +82,7 @@ def check_namespace(namespace: str) -> str:
         raise ConfigurationError(
             "namespace",
             f"{namespace!r} is not a name",
-            "use 1 to 64 letters, digits, dots, dashes or underscores, for example 'shop'",
+            "Use 1 to 64 letters, digits, dots, dashes or underscores, for example 'shop'.",
         )
     return namespace
 
@@ -93,7 +93,7 @@ def check_queue(queue: str) -> str:
         raise ConfigurationError(
             "queue",
             f"{queue!r} is not a name",
-            "use 1 to 100 letters, digits, dots, dashes or underscores, for example 'billing'",
+            "Use 1 to 100 letters, digits, dots, dashes or underscores, for example 'billing'.",
         )
     return queue
 

@@ -20,12 +20,13 @@ from fencepost.clock import boottime_s, new_nonce
 from fencepost.driver import AsyncDriver, Call, SyncDriver
 from fencepost.errors import ConfigurationError, FencepostError, LeaseLost, RedisUnavailable, ResourceBusy
 from fencepost.log import emit
-from fencepost.store import RunKey, Store
+from fencepost.store import Answer, RunKey, Store
 
 __all__ = ["Lease", "local_deadline"]
 
 _log = logging.getLogger("fencepost.lease")
 _ASK_AGAIN_S = 1.0
+_LATE_ANSWERS = 3
 
 
 def local_deadline(sent_at_s: float, ttl_s: float) -> float:
@@ -44,8 +45,9 @@ class Lease:
     thread of its own. limit: how many may hold the resource together. wait_s: how long to stand in line, 0 to try
     once, math.inf to wait for ever. token: the fencing token, above each earlier one of the partition; pass it to what
     you write to. on_lost is called once, from the renewing thread, when the lease is lost.
-    Entering raises ResourceBusy, or RedisUnavailable unless when_redis_away="fail_open" (then token is 0 and held is
-    False). Leaving gives the lease back if it is still ours and raises nothing otherwise; see `lost`.
+    Entering raises ResourceBusy, LeaseLost where the place was gone before the answer came, or RedisUnavailable unless
+    when_redis_away="fail_open" (then token is 0 and held is False).
+    Leaving gives the lease back if it is still ours and raises nothing otherwise; see `lost`.
     """
 
     def __init__(
@@ -91,13 +93,17 @@ class Lease:
         try:
             while not self._granted(await driver.run(self._ask())):
                 await driver.wait([self._store.keys.grant(self._nonce)], self._pause_s())
+            while not self._in_time():
+                self._confirmed((await driver.run(self._renewal()))[0].word)
         except RedisUnavailable:
             if self._policy == "fail_closed":
                 raise
             self._tell_open()
+            return self
         except asyncio.CancelledError:
             await asyncio.shield(self._withdraw(driver))
             raise
+        self._hold()
         return self
 
     async def _withdraw(self, driver: AsyncDriver) -> None:
@@ -113,19 +119,35 @@ class Lease:
         try:
             while not self._granted(driver.run(self._ask())):
                 driver.wait([self._store.keys.grant(self._nonce)], self._pause_s())
+            while not self._in_time():
+                self._confirmed(driver.run(self._renewal())[0].word)
         except RedisUnavailable:
             if self._policy == "fail_closed":
                 raise
             self._tell_open()
+            return self
+        except FencepostError:
+            raise
+        except BaseException:  # Ctrl-C while it waits: the place must not be handed to nobody
+            self._withdraw_sync(driver)
+            raise
+        self._hold()
         return self
+
+    def _withdraw_sync(self, driver: SyncDriver) -> None:
+        with contextlib.suppress(FencepostError):
+            word, token, _ = driver.run(self._leave(), 2.0)
+            if word == "HELD":
+                driver.run(self._store.release(self._nonce, token, self.owner), 2.0)
 
     def _begin(self) -> None:
         if self.held:
             raise ConfigurationError("lease", f"{self.name} is held already by this object", "Make one for each use.")
         self._nonce, self.lost, self.token, self._waited, self._over = new_nonce(), "", 0, False, False
+        self._late = 0
         self._give_up_at = time.monotonic() + self._wait_s
         self._sent_at = self._asked_at = boottime_s()
-        self._stop.clear()
+        self._stop = threading.Event()  # of this use alone: a renewal of the last one may still be on its way
 
     def _pause_s(self) -> float:
         return max(0.01, min(_ASK_AGAIN_S, self._give_up_at - time.monotonic()))
@@ -146,30 +168,54 @@ class Lease:
     def _granted(self, answer: tuple[str, str, str]) -> bool:
         word, detail, _ = answer
         if word == "HELD":
-            self.token, self.held = int(detail), True
-            self._until = local_deadline(self._asked_at, self.ttl_s)
-            self._heart = threading.Thread(target=self._beat, name=f"fencepost-lease-{self.name}", daemon=True)
-            self._heart.start()
+            self.token, self._until = int(detail), local_deadline(self._asked_at, self.ttl_s)
             return True
         if word == "WAIT":
             self._waited = True
             return False
         raise ResourceBusy(self.name, detail if word == "BUSY" else "others in line")
 
+    def _in_time(self) -> bool:
+        """Whether enough of the lease is left to begin with. After a late answer nobody knows when it began: renew."""
+        return self._until - boottime_s() > self.ttl_s / 2
+
+    def _run_key(self) -> RunKey:
+        return RunKey(f"@{self._nonce}", str(self.token), self._nonce)
+
+    def _renewal(self) -> Call[list[Answer]]:
+        self._sent_at, self._late = boottime_s(), self._late + 1
+        if self._late > _LATE_ANSWERS:
+            raise LeaseLost(self.name, "deadline")
+        return self._store.renew(round(self.ttl_s * 1000), self.owner, [self._run_key()])
+
+    def _confirmed(self, word: str) -> None:
+        if word != "OK":
+            raise LeaseLost(self.name, "stale" if word == "STALE" else "expired")
+        self._until = local_deadline(self._sent_at, self.ttl_s)
+
+    def _hold(self) -> None:
+        self.held = True
+        name = f"fencepost-lease-{self.name}"
+        self._heart = threading.Thread(target=self._beat, args=(self._run_key(), self._stop), name=name, daemon=True)
+        self._heart.start()
+
     def _tell_open(self) -> None:
+        self.token = 0
         emit(_log, logging.WARNING, "lease_failed_open", resource=self.name, owner=self.owner)
 
     # -- holding ------------------------------------------------------------------------------------------
 
-    def _beat(self) -> None:
+    def _beat(self, run: RunKey, stop: threading.Event) -> None:
         """Renew until released or lost. A network error is retried until the local deadline; "not yours" is final."""
-        run, pause_s = RunKey(f"@{self._nonce}", str(self.token), self._nonce), self.ttl_s / 3
-        while not self._stop.wait(min(pause_s, max(0.0, self._until - boottime_s()))):
+        pause_s = self.ttl_s / 3
+        while not stop.wait(min(pause_s, max(0.0, self._until - boottime_s()))):
             sent_at = boottime_s()
             if sent_at >= self._until:
-                return self._lose("deadline")
+                return None if stop.is_set() else self._lose("deadline")
             # An answer that comes after the deadline is of no use: nobody waits for it.
             word = self._renew(run, max(0.02, min(self.ttl_s / 6, self._until - sent_at)))
+            if stop.is_set():
+                return None
             if word == "OK":
                 self._until, pause_s = local_deadline(sent_at, self.ttl_s), self.ttl_s / 3
             elif word:

@@ -11,12 +11,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from fencepost.codec import harmless_text
 from fencepost.driver import Call
 from fencepost.job import JobRecord, JobSpec
 from fencepost.keys import Keys
 from fencepost.scripts import load
 
 _DEFAULTS = JobSpec(id="", kind="")
+_REASON_LIMIT = 1_000
 _RING = "redis.call('LPUSH', KEYS[1], '1') return redis.call('PEXPIRE', KEYS[1], 60000)"
 
 
@@ -155,7 +157,8 @@ class Store:
     # -- operators' calls ---------------------------------------------------------------------------------
 
     def cancel(self, job_id: str, request_id: str, *, hard: bool = False, reason: str = "cancelled") -> Call[Answer]:
-        return Call("cancel", load("cancel"), self._base, [job_id, "1" if hard else "", reason, request_id], _answer)
+        args = [job_id, "1" if hard else "", harmless_text(reason, _REASON_LIMIT), request_id]
+        return Call("cancel", load("cancel"), self._base, args, _answer)
 
     def requeue(self, job_ids: Sequence[str], request_id: str) -> Call[list[Answer]]:
         return Call("requeue", load("requeue"), self._base, [request_id, *job_ids], _answers)

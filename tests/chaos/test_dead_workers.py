@@ -106,3 +106,25 @@ def test_s7_a_job_that_kills_its_worker_each_time_is_buried_and_good_jobs_beside
     assert "the lease ran out 4 times" in (record.error or "")
     assert len(good) == 4
     assert stage.alive()
+
+
+def test_s7_the_innocent_in_flight_in_the_worker_that_a_job_kills_are_done_all_the_same(stage: Stage):
+    stage.start(1, concurrency=4, lease_s=1.0)
+    jobs = [stage.kinds.work.enqueue_sync(f"innocent{n}", ms=400) for n in range(3)]
+    killer = stage.kinds.kill_my_worker.enqueue_sync("killer")
+    jobs += [stage.kinds.work.enqueue_sync(f"innocent{n}", ms=400) for n in range(3, 9)]
+
+    def over() -> bool:
+        for process in list(stage.workers):
+            if process.poll() is not None and process.pid not in stage.dead:
+                stage.dead[process.pid] = now_s()
+                stage.start(1, concurrency=4, lease_s=1.0)
+        state: str = killer.status_sync().state
+        return state == "failed"
+
+    wait_until(over, 40)
+    stage.done(jobs, 40)
+    assert (killer.status_sync().reason, len(stage.dead)) == ("poison", 4)
+    taken_along = [job.status_sync().crashes for job in jobs]
+    assert max(taken_along) > 0, "void: nobody was in flight beside the killer"
+    assert max(taken_along) <= 3

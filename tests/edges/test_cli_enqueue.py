@@ -100,3 +100,11 @@ def test_raw_arguments_that_are_too_large_are_refused(cli, partition):
     cli("enqueue", "add", f"a={'x' * 70_000}", "--raw", code=1)
     assert "65536 are allowed" in cli.err
     assert partition.dump() == {}
+
+
+@pytest.mark.parametrize("option", ["--dedup", "--idempotency-key"])
+@pytest.mark.parametrize("how", ["raw", "app"])
+def test_an_empty_key_is_refused_not_taken_for_none(cli, partition, shop, option, how):
+    """A script whose variable was not set: without a key its retry would be a second job."""
+    cli("enqueue", "add", "a=1", option, "", *(["--raw"] if how == "raw" else ["--app", shop]), code=2)
+    assert partition.dump() == {}

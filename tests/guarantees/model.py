@@ -98,6 +98,7 @@ class World:
     dedup: dict[str, str] = field(default_factory=dict)
     idem: dict[str, tuple[str, str, int]] = field(default_factory=dict)
     records: dict[tuple[str, str], tuple[str, list[str]]] = field(default_factory=dict)
+    suspects: dict[str, tuple[str, str]] = field(default_factory=dict)  # the last suspect that a worker got
     workers: dict[str, int] = field(default_factory=dict)  # when the replay record of a worker expires
     stats: Counter[str] = field(default_factory=Counter)
     now: int = 0

@@ -181,11 +181,17 @@ class Model(World):
                 if job.resource and not self._may_enter(job):
                     self._busy(job)
                     continue
+                suspect = 0 < (job.crashes or 0) >= min(2, job.max_crashes)
+                if suspect and self._has_suspect(ask.worker):
+                    self._put_off(job, 1_000)
+                    continue
                 got += 1
                 claimed.append(job)
                 run = f"{ask.nonce}.{len(claimed)}"
                 job.state, job.token, job.nonce = "processing", FRESH, run
                 job.attempts = (job.attempts or 0) + 1
+                if suspect:
+                    self.suspects[ask.worker] = job.id, run
                 self.leases[job.id] = self.now + ask.lease_ms
                 if job.resource:
                     self.leases.pop(f"={job.id}", None)
@@ -206,9 +212,18 @@ class Model(World):
         elif job.on_busy in ("skip", "fail"):
             self.end(job, "cancelled" if job.on_busy == "skip" else "failed", "busy", "")
         else:
-            job.state, job.due = "scheduled", self.now + int(job.on_busy.removeprefix("later:"))
-            job.releases = (job.releases or 0) + 1
-            self.stats[f"put_off:{job.kind}"] += 1
+            self._put_off(job, int(job.on_busy.removeprefix("later:")))
+
+    def _put_off(self, job: Job, delay_ms: int) -> None:
+        job.state, job.due = "scheduled", self.now + delay_ms
+        job.releases = (job.releases or 0) + 1
+        self.stats[f"put_off:{job.kind}"] += 1
+
+    def _has_suspect(self, worker: str) -> bool:
+        """Whether this worker runs a job that crashed more than once: it gets no second one."""
+        job_id, run = self.suspects.get(worker, ("", "")) if worker in self.workers else ("", "")
+        job = self.jobs.get(job_id)
+        return job is not None and (job.state, job.nonce) == ("processing", run)
 
     # -- a run's other writes -----------------------------------------------------------------------------
 

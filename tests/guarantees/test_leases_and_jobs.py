@@ -163,3 +163,30 @@ def test_no_key_of_a_lock_outlives_its_holder(stage: Stage):
     assert (shot.lease, shot.slots, shot.leases) == ({}, {}, {})
     assert shot.line == {}
     assert LEASE_S
+
+
+def test_a_waiter_gets_in_by_its_own_limit_not_by_that_of_whoever_asks(stage: Stage):
+    """Two leases of limit 1 must not meet because a third asks with limit 2."""
+    _, token, _ = stage.acquire("thing", "me")
+    assert stage.acquire("thing", "you", wait_ms=WAIT)[0] == "WAIT"
+    assert stage.acquire("thing", "third", limit=2)[0] == "BUSY"
+    assert stage.holders("thing") == ["@me"]
+    assert stage.release("me", token).word == "OK"
+    _, token, _ = stage.acquire("thing", "you", wait_ms=WAIT)
+    assert stage.holders("thing") == ["@you"]
+    stage.release("you", token)
+
+
+def test_a_job_that_must_be_alone_waits_until_all_others_have_left(stage: Stage):
+    """A deploy lowered the limit from 2 to 1: the jobs of before are still at work."""
+    a = stage.worker("a")
+    before = [stage.job(resource="thing", limit=2) for _ in range(2)]
+    first, second = a.claim(2)
+    alone = stage.job(resource="thing", limit=1)
+    assert a.claim() == []
+    assert a.done(first) == "OK"
+    assert (stage.line("thing"), a.claim()) == ([alone], [])
+    assert a.done(second) == "OK"
+    run = a.take()
+    assert (run.job_id, stage.holders("thing"), len(before)) == (alone, [run.nonce], 2)
+    a.done(run)

@@ -57,6 +57,29 @@ def test_a_job_that_kills_its_worker_ends_as_poison_and_the_innocent_beside_it_f
     assert {stage.state(job_id) for job_id in innocent} == {"done"}
 
 
+@pytest.mark.parametrize("most", [3, 2, 1])
+def test_the_innocent_that_run_in_the_worker_a_job_kills_are_not_taken_along_until_they_are_poison(
+    stage: Stage, most: int
+):
+    """All runs of a dead worker crash. From the second crash on a worker has one such job at a time."""
+    killer = stage.job(kind="killer", max_crashes=most)
+    innocent = [stage.job(max_crashes=most) for _ in range(6)]
+    deaths = 0
+    for n in range(60):
+        worker = stage.worker(f"w{n}")  # the last one is dead, or went away
+        runs = worker.claim(4)
+        if any(run.kind == "killer" for run in runs):
+            deaths += 1
+            stage.outlive_lease()
+            continue
+        for run in runs:
+            assert worker.done(run) == "OK"
+        stage.pass_time(1.0)  # those that were put off come back
+    assert deaths == most + 1
+    assert (stage.record(killer).state, stage.record(killer).reason) == ("failed", "poison")
+    assert [(record.state, record.crashes <= most) for record in map(stage.record, innocent)] == [("done", True)] * 6
+
+
 @pytest.mark.parametrize("first", ["retry", "sweep"])
 def test_a_run_that_fails_just_as_its_lease_ends_comes_back_once(stage: Stage, first: str):
     """Time limit = lease, retry without a delay: never two runs of the job, one more attempt or one more crash, not

@@ -195,3 +195,13 @@ async def test_a_run_that_is_told_to_stop_before_its_first_step_gives_its_slot_b
         await reached(first, "cancelled")
         await (await invoice.enqueue()).result(timeout=5)
         assert not worker.runs
+
+
+async def test_a_reason_that_is_long_or_no_text_to_send_is_cut_and_escaped(app):
+    @app.job()
+    async def invoice() -> None: ...
+
+    job = await invoice.enqueue()
+    assert await job.cancel(reason="\udcff" * 5_000) == "cancelled"
+    reason = (await job.status()).reason or ""
+    assert (reason.startswith("\\udcff"), len(reason) <= 1_000) == (True, True)

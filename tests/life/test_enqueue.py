@@ -245,3 +245,29 @@ async def test_two_applications_on_one_server_do_not_see_each_other(app, url, re
     await other.close()
     for key in redis.keys(f"{{{other.namespace}:*"):
         redis.delete(key)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"dedup": ""},
+        {"idempotency_key": ""},
+        {"idempotency_key": 5},
+        {"client": 5, "idempotency_key": "a"},
+        {"run_at": 5},
+    ],
+)
+async def test_a_key_or_moment_that_is_none_is_refused_by_name(app, wrong):
+    @app.job(dedup=True)
+    async def book(number: int) -> None: ...
+
+    with pytest.raises(ConfigurationError, match=next(iter(wrong))):
+        await book.options(**wrong).enqueue(1)
+
+
+async def test_a_zero_is_a_dedup_key(app):
+    @app.job()
+    async def book(number: int) -> None: ...
+
+    first, second = await book.options(dedup=0).enqueue(1), await book.options(dedup=0).enqueue(1)
+    assert (second.id, second.duplicate) == (first.id, True)

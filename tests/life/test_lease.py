@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from functools import partial
 
 import pytest
 
 from fencepost import ConfigurationError, Fencepost, LeaseLost, RedisUnavailable, ResourceBusy
+from fencepost.lease import Lease
 from tests.life.test_resources import Overlap
 from tests.life.working import reached, working
 from tests.support import eventually, wait_until
@@ -239,3 +241,84 @@ async def test_one_object_is_one_holder_at_a_time(app):
             await lease.__aenter__()
     async with lease:
         lease.check()
+
+
+def test_a_renewal_of_the_last_use_does_not_end_the_next_one(app, monkeypatch):
+    """The object is left and entered again while a renewal is on its way: its answer is about the lease before."""
+    began, go, answered = threading.Event(), threading.Event(), threading.Event()
+    renew, told = Lease._renew, []
+
+    def slow(self, run, patience_s):
+        monkeypatch.setattr(Lease, "_renew", renew)
+        began.set()
+        go.wait(5)
+        word = renew(self, run, 1.0)
+        answered.set()
+        return word
+
+    monkeypatch.setattr(Lease, "_renew", slow)
+    lease = app.lease("stock:42", ttl=1, on_lost=told.append)
+    with lease:
+        assert began.wait(5)
+        beat = lease._heart
+    with lease:
+        go.set()
+        assert answered.wait(5)
+        beat.join(5)
+        lease.check()
+    assert (lease.lost, told) == ("", [])
+
+
+@pytest.mark.parametrize("sync", [False, True])
+async def test_after_a_late_answer_it_is_renewed_before_the_first_line_of_the_block(app, redis, sync):
+    """The answer took longer than the lease: nobody knows when that began."""
+    redis.client_pause(1200, all=True)
+    if sync:
+
+        def block() -> tuple[bool, str]:
+            with app.lease("stock:42", ttl=1) as lease:
+                lease.check()
+                return lease.held, lease.lost
+
+        assert await asyncio.to_thread(block) == (True, "")
+        return
+    async with app.lease("stock:42", ttl=1) as lease:
+        lease.check()
+        assert (lease.held, lease.lost) == (True, "")
+
+
+async def test_a_place_that_was_gone_before_its_answer_came_is_not_entered(app, redis, monkeypatch):
+    """The answer that it was ours is late, and the renewal says that it is not any more."""
+    granted = Lease._granted
+
+    def late(self, answer):
+        found = granted(self, answer)
+        self._until = 0.0
+        redis.delete(app.link.store.keys.lease(self._nonce))
+        return found
+
+    monkeypatch.setattr(Lease, "_granted", late)
+    entered = []
+    with pytest.raises(LeaseLost, match="expired"):
+        async with app.lease("stock:42", ttl=1):
+            entered.append(True)
+    assert entered == []
+    redis.delete(app.link.store.keys.slots("stock:42"), app.link.store.keys.leases)
+
+
+def test_one_may_wait_for_ever(app):
+    assert app.lease("stock:42", ttl=2, wait=math.inf)._wait_s == math.inf
+
+
+def test_an_interrupt_while_it_waits_leaves_the_line(app, redis, monkeypatch):
+    """Ctrl-C in a script. Else the place would be handed to nobody, for a whole lease."""
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    line = app.link.store.keys.line("stock:42")
+    with app.lease("stock:42", ttl=2):
+        monkeypatch.setattr(app.link.synchronous, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            app.lease("stock:42", ttl=2, wait=60).__enter__()
+        assert redis.exists(line) == 0

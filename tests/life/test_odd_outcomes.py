@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fencepost import Fencepost, JobFailed
+from fencepost.errors import PayloadUndecodable
 from tests.life.working import reached, state_of, work_off, working
 
 
@@ -188,3 +189,37 @@ async def test_a_kind_nobody_knew_for_a_day_becomes_a_dead_letter(app, next_rele
     await work_off(app, doctor=False)  # which would refuse a clock that is off by a day
     assert await state_of(job) == "failed"
     assert (await job.status()).reason == "unknown_kind"
+
+
+async def test_a_handler_that_returns_what_nobody_awaits_has_not_done_its_work(app):
+    """A plain function around an async one: not a line of the inner one has run, so "done" would lose the job."""
+    ran: list[int] = []
+
+    async def inner(number: int) -> None:
+        ran.append(number)
+
+    @app.job()
+    def outer(number: int) -> Any:
+        return inner(number)
+
+    job = await outer.enqueue(1)
+    await work_off(app)
+    record = await job.status()
+    assert (ran, record.state, record.reason) == ([], "failed", "permanent")
+    assert "coroutine" in (record.error or "")
+
+
+async def test_the_text_of_a_refused_payload_cannot_take_the_worker_with_it(app, monkeypatch):
+    """What a validator says may be long, and is not always text that can be sent: cut and escaped like all errors."""
+
+    @app.job()
+    async def mail() -> None: ...
+
+    def refuse(raw: bytes) -> Any:
+        raise PayloadUndecodable("mail", "\ud800" * 20_000, raw)
+
+    monkeypatch.setattr(mail.codec, "decode", refuse)
+    job = await mail.enqueue()
+    await work_off(app)
+    record = await job.status()
+    assert (record.state, record.reason, len(record.error or "") <= 8 * 1024) == ("failed", "decode_error", True)

@@ -128,3 +128,16 @@ async def test_an_idempotency_key_is_forgotten_after_its_time(app, clock):
     clock.advance(61)
     assert (await charge.options(idempotency_key="req-1").enqueue(order=42)).id != first.id
     assert await state_of(first) == "queued"
+
+
+async def test_dedup_keys_of_kinds_whose_names_have_a_colon_never_meet(app):
+    """ "mail" + "welcome:42" and "mail:welcome" + "42": a false duplicate would be a lost job."""
+
+    @app.job(kind="mail", dedup="{what}")
+    async def mail(what: str) -> None: ...
+
+    @app.job(kind="mail:welcome", dedup="{customer}")
+    async def welcome(customer: int) -> None: ...
+
+    first, second = await mail.enqueue("welcome:42"), await welcome.enqueue(42)
+    assert (first.id != second.id, second.duplicate) == (True, False)

@@ -161,7 +161,14 @@ async def test_a_burst_on_an_empty_queue_ends_at_once(app):
 
 @pytest.mark.parametrize(
     "settings",
-    [{"queues": []}, {"queues": ["no good"]}, {"concurrency": 0}, {"lease_s": 0.5}, {"concurrency": "10"}],
+    [
+        {"queues": []},
+        {"queues": ["no good"]},
+        {"queues": ["a", ("a", 2)]},
+        {"concurrency": 0},
+        {"lease_s": 0.5},
+        {"concurrency": "10"},
+    ],
 )
 async def test_a_worker_that_cannot_work_is_refused_where_it_is_made(app, settings):
     with pytest.raises(ConfigurationError):
@@ -182,3 +189,25 @@ async def test_a_job_that_is_due_in_a_moment_does_not_wait_for_the_next_look_of_
         await eventually(lambda: worker.lanes.due_in_s is not None, timeout=1)  # it looked long before its poll
         await asyncio.wait_for(started.wait(), 1)
         assert (await job.status()).attempts == 1
+
+
+async def test_many_jobs_that_cannot_run_do_not_hide_those_behind_them(app):
+    """One call parks a bounded number of them. The worker asks again at once, and a burst is not over."""
+    order: list[int] = []
+
+    @app.job(resource="stock")
+    async def book(number: int) -> None: ...
+
+    @app.job()
+    async def note(number: int) -> None:
+        order.append(number)
+
+    async with app.lease("stock", ttl=30):
+        await book.enqueue_many([{"number": n} for n in range(700)])
+        jobs = await note.enqueue_many([{"number": n} for n in range(3)])
+        worker = await work_off(app, concurrency=2)
+        assert (order, worker.ended, len(jobs)) == ([0, 1, 2], 3, 3)
+
+
+def test_a_worker_with_very_many_slots_asks_for_a_thousand_jobs_at_a_time(app):
+    assert Worker(app, concurrency=10_000).lanes._batch == 1_000

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from fencepost import JobCancelled, JobFailed, ResourceRule, Retry
+from fencepost import ConfigurationError, JobCancelled, JobFailed, ResourceRule, Retry
 from tests.life.working import reached, state_of, work_off, working
 from tests.support import eventually
 
@@ -200,3 +200,12 @@ async def test_waiting_for_a_resource_leaves_the_slots_to_others(app):
 
 async def all_done(jobs: list) -> bool:
     return {await state_of(job) for job in jobs} == {"done"}
+
+
+@pytest.mark.parametrize("said", [{"limit": 3}, {"on_busy": "skip"}, {"ordered": True}])
+@pytest.mark.parametrize("resource", [None, ResourceRule("stock:{sku}")])
+def test_how_a_resource_is_shared_is_refused_where_it_would_be_ignored(app, said, resource):
+    with pytest.raises(ConfigurationError, match="resource"):
+
+        @app.job(resource=resource, **said)
+        async def book(sku: str) -> None: ...

@@ -230,3 +230,22 @@ async def crashed(job, times: int) -> None:
         return bool((await job.status()).crashes == times)
 
     await eventually(there)
+
+
+async def test_a_job_that_snoozes_for_no_time_lets_the_others_pass(app):
+    """It gave its turn away, so it goes behind what waits, and not first in its queue again."""
+    order: list[str] = []
+
+    @app.job()
+    async def waits() -> Snooze | None:
+        order.append("waits")
+        return None if "other" in order or len(order) > 50 else Snooze(0)
+
+    @app.job()
+    async def other() -> None:
+        order.append("other")
+
+    await waits.enqueue()
+    await other.enqueue()
+    await work_off(app, concurrency=1, lanes=1)
+    assert order[:3] == ["waits", "other", "waits"]

@@ -259,3 +259,24 @@ async def test_a_worker_whose_watcher_breaks_says_so(app, events):
     with pytest.raises(RuntimeError, match="the watcher broke"):
         await asyncio.wait_for(worker.run(), 5)
     assert events("worker_failed")
+
+
+async def test_a_thread_that_cannot_hear_of_the_shutdown_and_ends_its_work_is_done(app):
+    """It has no run to ask. Its lease was kept until it returned; handed back, its effects would happen twice."""
+    began, go = threading.Event(), threading.Event()
+
+    @app.job()
+    def invoice() -> str:
+        began.set()
+        go.wait(5)
+        return "written"
+
+    job = await invoice.enqueue()
+    worker, life = started(app, grace_s=0.0)
+    await eventually(began.is_set)
+    worker.stop()
+    await eventually(lambda: [run for run in worker.runs.values() if run.why == "shutdown"])
+    go.set()
+    await life
+    record = await job.status()
+    assert (record.state, record.result, record.releases) == ("done", b'"written"', 0)

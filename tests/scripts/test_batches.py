@@ -223,3 +223,18 @@ def test_a_claim_sent_again_hands_out_the_same_runs_but_those_that_are_over(part
     again = partition.run(call).jobs
     assert [run.key for run in again] == [runs[0].key, runs[3].key]
     assert [run.payload for run in again] == [runs[0].payload, runs[3].payload]
+
+
+def test_a_claim_for_more_jobs_than_lua_can_unpack_leaves_none_without_a_lease(partition):
+    for first in range(0, 4_500, 500):
+        partition.enqueue(*(spec(f"j{n}") for n in range(first, first + 500)))
+    runs = partition.claim(4_500, most=4_500)
+    assert len(runs) == partition.redis.zcard(partition.keys.leases) == 4_500
+
+
+def test_a_claim_that_met_too_many_jobs_that_cannot_run_says_to_ask_again_at_once(partition):
+    assert partition.acquire("thing", "me")[0] == "HELD"
+    partition.enqueue(*(spec(f"j{n}", resource="thing") for n in range(250)), spec("free"))
+    first, second, third = partition.serve(1), partition.serve(1), partition.serve(1)
+    assert (first.jobs, first.due_in_s) == ([], 0.0)
+    assert ([run.job_id for run in second.jobs], third.jobs, third.due_in_s) == (["free"], [], None)

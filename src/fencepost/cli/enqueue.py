@@ -178,9 +178,9 @@ def _raw(kind: str, arguments: dict[str, Any], options: dict[str, Any]) -> JobSp
     moment = _moment(options["run_at"])
     if moment is not None:
         spec.run_at_ms = max(0, epoch_ms(moment))
-    if options["dedup"]:
+    if options["dedup"] is not None:
         spec.dedup = dedup_name(kind, options["dedup"])
-    if options["idempotency_key"]:
+    if options["idempotency_key"] is not None:
         spec.idem = idempotency_name(options["idempotency_key"])
         spec.fingerprint = request_fingerprint(kind, payload)
     spec.check()

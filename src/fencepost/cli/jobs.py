@@ -44,7 +44,7 @@ def show_job(session: Session, view: JobView) -> None:
         if name in ("now", "history_whole", "score") or value == {"base64": ""}:
             continue
         if name in times:
-            value = f"{output.clock(value)} ({output.length(view.now_ms - value)} ago)"
+            value = f"{output.clock(value)} ({output.distance(value - view.now_ms)})"
         elif name.endswith("_ms"):
             name, value = name[:-3], output.length(value)
         pairs.append((name.replace("_", " "), value))

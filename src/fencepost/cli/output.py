@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ import click
 
 from fencepost.operate import BulkReport
 
-__all__ = ["bulk", "clock", "fields", "length", "say", "show_json", "table"]
+__all__ = ["bulk", "clock", "distance", "fields", "length", "say", "show_json", "table"]
 
 
 def show_json(value: Any) -> None:
@@ -26,14 +27,15 @@ def say(text: str) -> None:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], empty: str = "none") -> None:
-    """A table: framed on a terminal, plain columns otherwise."""
+    """A table: framed on a terminal that is wide enough, plain columns otherwise."""
     lines = [["" if cell is None else str(cell) for cell in row] for row in rows]
     if not lines:
         say(empty)
-    elif sys.stdout.isatty():
+        return
+    widths = [max(len(line[at]) for line in (columns, *lines)) for at in range(len(columns))]
+    if sys.stdout.isatty() and sum(widths) + 3 * len(widths) <= shutil.get_terminal_size().columns:
         _framed(columns, lines)
     else:
-        widths = [max(len(line[at]) for line in (columns, *lines)) for at in range(len(columns))]
         for line in (columns, *lines):
             say("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
@@ -78,6 +80,11 @@ def length(ms: int | None) -> str:
         if abs(ms) >= 2 * size:
             return f"{ms / size:.0f}{unit}"
     return f"{ms / 1000:.1f}s"
+
+
+def distance(ms: int) -> str:
+    """How far off a moment is, from now: `in 2h`, `3.0s ago`."""
+    return f"in {length(ms)}" if ms > 0 else f"{length(-ms)} ago"
 
 
 def bulk(report: BulkReport, as_json: bool) -> int:

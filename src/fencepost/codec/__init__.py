@@ -8,7 +8,7 @@
 
 from .arguments import PAYLOAD_LIMIT, ArgumentsCodec
 from .identity import canonical_key, request_fingerprint
-from .outcome import RESULT_LIMIT, decode_result, encode_result, encode_result_safely, error_text
+from .outcome import RESULT_LIMIT, decode_result, encode_result, encode_result_safely, error_text, harmless_text
 
 __all__ = [
     "PAYLOAD_LIMIT",
@@ -19,5 +19,6 @@ __all__ = [
     "encode_result",
     "encode_result_safely",
     "error_text",
+    "harmless_text",
     "request_fingerprint",
 ]

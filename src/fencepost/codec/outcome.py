@@ -16,7 +16,7 @@ from fencepost.errors import ResultRefused
 
 from .checks import enc_hook, find_unsafe
 
-__all__ = ["RESULT_LIMIT", "decode_result", "encode_result", "encode_result_safely", "error_text"]
+__all__ = ["RESULT_LIMIT", "decode_result", "encode_result", "encode_result_safely", "error_text", "harmless_text"]
 
 RESULT_LIMIT: Final = 64 * 1024
 """The most bytes the result of one job may take."""
@@ -79,6 +79,11 @@ def error_text(exc: BaseException, limit: int = 8 * 1024) -> str:
     except Exception:  # noqa: BLE001 - a hostile __str__ or __cause__; the head is enough
         tail = "(the traceback could not be written)"
     return _cut(_harmless(_cut(_harmless(head), max(limit // 4, 100)) + "\n\n" + tail), limit)
+
+
+def harmless_text(text: str, limit: int = 8 * 1024) -> str:
+    """Return a text cut and escaped as in error_text."""
+    return _cut(_harmless(text), limit)
 
 
 def _class_name(cls: type) -> str:

@@ -1,18 +1,20 @@
 -- _end: free a resource place and hand it over; end a job for good. Below the first write, so nothing here can fail.
 local RESERVED_MS = 30000
 -- Give the free place to the first who waits: a job comes back to its queue with the place reserved for it,
--- a stand-alone lease begins at once.
+-- a stand-alone lease begins at once. His own limit counts: with others inside he may have to go on waiting.
 local function hand_over(resource)
   local line, slots = P .. 'line:' .. resource, P .. 'slots:' .. resource
   if not (is(line, 'zset') and is(slots, 'zset')) then return end
+  local inside = call('ZCARD', slots)
   for _ = 1, 500 do
     local id = call('ZRANGE', line, 0, 0)[1]
     if not id then return end
-    call('ZREM', line, id)
     if sub(id, 1, 1) == '@' then
       local key = P .. 'lease:' .. sub(id, 2)
-      local l = is(key, 'hash') and call('HMGET', key, 'ttl_ms', 'state') or {}
+      local l = is(key, 'hash') and call('HMGET', key, 'ttl_ms', 'state', 'limit') or {}
       if l[1] and l[2] == 'waiting' then
+        if inside >= (tonumber(l[3]) or 1) then return end
+        call('ZREM', line, id)
         local tok, ttl = mint(), tonumber(l[1])
         call('HSET', key, 'state', 'held', 'token', tok)
         call('PERSIST', key)
@@ -25,8 +27,10 @@ local function hand_over(resource)
       end
     else
       local key = JOB .. id
-      local j = is(key, 'hash') and call('HMGET', key, 'state', 'queue', 'score', 'kind') or {}
+      local j = is(key, 'hash') and call('HMGET', key, 'state', 'queue', 'score', 'kind', 'opts') or {}
       if j[1] == 'waiting' and j[2] and j[3] then
+        if inside > 0 and inside >= (tonumber(options(j[5]).limit) or 1) then return end
+        call('ZREM', line, id)
         call('HSET', key, 'state', 'queued', 'updated_at', now)
         enter(j[2], j[3], id)
         call('ZADD', slots, now + RESERVED_MS, '=' .. id)
@@ -35,6 +39,7 @@ local function hand_over(resource)
         return
       end
     end
+    call('ZREM', line, id)
     count('orphan', 'line') -- the waiter is gone: its place in the line went with it
   end
 end

@@ -23,7 +23,7 @@ local function replay() -- the same call again: hand out the same runs, as far a
       and call('HMGET', key, 'state', 'kind', 'payload', 'attempts', 'opts', 'nonce', 'token', 'queue') or {}
     if j[6] == nonce .. '.' .. i and j[1] == 'processing' then
       jobs[p + 1], jobs[p + 2], jobs[p + 3], jobs[p + 4], jobs[p + 5] = id, j[2], j[3] or '', j[7], j[4]
-      add_extras(i, key, true, options(j[5]))
+      add_extras(i, call('HMGET', key, 'crashes', 'checkpoint'), options(j[5]))
     else -- keeps the numbering of the nonces
       for k = 1, 5 do jobs[p + k] = '' end
     end
@@ -38,7 +38,8 @@ local function serve()
     return '', jobs, queues, extras
   end
   sweep(n > 0 and 100 or 200)
-  local taken = n > 0 and claim(n, nonce, worker, lease_ms, ready, n + 200) or 0
+  local taken, weary = 0, false
+  if n > 0 then taken, weary = claim(n, nonce, worker, lease_ms, ready, n + 200) end
   if taken > 0 then
     local ids = {nonce}
     for i = 1, taken do ids[i + 1] = jobs[i * 5 - 4] end
@@ -55,7 +56,9 @@ local function serve()
     if lease_ms ~= lease_seen or not m[5] then call('HSET', META, 'lease_ms', lease_ms) end
   end
   local due = ''
-  if taken < n then
+  if taken < n and weary then
+    due = '0' -- there may be more behind those that could not run: ask again at once
+  elseif taken < n then
     local head = call('ZRANGE', LATER, 0, 0, 'WITHSCORES')
     if head[2] then due = int(math.max(0, tonumber(head[2]) - now)) end
   end

@@ -49,7 +49,7 @@ if call('ZADD', line, 'NX', int(us), me) == 1 then
   emit('parked', me, '', '', nonce, '', '', resource)
 end
 -- Written each time: a waiter that was silent for longer than its TTL and comes back keeps its place in the line.
-call('HSET', key, 'state', 'waiting', 'resource', resource, 'owner', owner, 'ttl_ms', ttl)
+call('HSET', key, 'state', 'waiting', 'resource', resource, 'owner', owner, 'ttl_ms', ttl, 'limit', limit)
 call('PEXPIRE', key, 5000) -- a waiter shows itself once a second
 commit(true)
 wake()

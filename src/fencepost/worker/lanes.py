@@ -26,6 +26,7 @@ __all__ = ["Lanes"]
 
 _log = logging.getLogger("fencepost.worker")
 _MOST_OUTCOMES = 200
+_MOST_JOBS = 1000
 _UPKEEP_S = 1.0
 
 
@@ -37,7 +38,7 @@ class Lanes:
     """
 
     def __init__(self, worker: Worker, count: int, batch: int) -> None:
-        self._worker, self._batch = worker, batch
+        self._worker, self._batch = worker, min(batch, _MOST_JOBS)
         self._names = [f"lane{n}" for n in range(count)]
         self._sleepers: list[asyncio.Future[None]] = []
         self.hungry, self.curious, self.sweep = False, True, False

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import random
 from typing import Any, Final
 
-from fencepost.codec import encode_result_safely, error_text
+from fencepost.codec import encode_result_safely, error_text, harmless_text
 from fencepost.errors import PayloadUndecodable
 from fencepost.log import emit
-from fencepost.retry import RetryPolicy, Snooze, decide
+from fencepost.retry import Permanent, RetryPolicy, Snooze, decide
 from fencepost.store import Claimed, Outcome
 from fencepost.worker.run import GONE, Run
 
@@ -33,7 +34,13 @@ def of_value(run: Run, value: Any) -> Outcome:
     if value is None:
         return _outcome(run.claimed, "DONE", ("",))
     if isinstance(value, Snooze):
-        return _outcome(run.claimed, "RELEASE", (round(value.seconds * 1000), "snooze"))
+        return _outcome(run.claimed, "RELEASE", (max(1, round(value.seconds * 1000)), "snooze"))  # 0: its old place
+    if inspect.isawaitable(value):  # the function is not async, what it called is: nothing of that has run
+        if inspect.iscoroutine(value):
+            value.close()
+        return of_error(
+            run, Permanent(f"{run.kind} returned a {type(value).__name__} that nobody awaits; make it async")
+        )
     raw, problem = encode_result_safely(value, run.kind)
     if problem:
         emit(_log, logging.WARNING, "result_replaced", job_id=run.job_id, kind=run.kind, problem=problem)
@@ -87,4 +94,4 @@ def of_unknown_kind(claimed: Claimed, known: list[str], age_ms: int) -> Outcome:
 def of_undecodable(claimed: Claimed, error: PayloadUndecodable) -> Outcome:
     """The payload does not fit the handler; trying again cannot help. The raw bytes stay with the job."""
     emit(_log, logging.ERROR, "failed", job_id=claimed.job_id, kind=claimed.kind, reason="decode_error")
-    return _outcome(claimed, "BURY", ("decode_error", type(error).__name__, str(error)))
+    return _outcome(claimed, "BURY", ("decode_error", type(error).__name__, harmless_text(str(error))))

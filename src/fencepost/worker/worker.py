@@ -277,6 +277,8 @@ class Worker:
             return
         if error is not None:
             outcome = settle.of_stopped(run) if run.why else settle.of_error(run, error)
+        elif run.why == "shutdown" and not run.handler.codec.takes_run:  # it could not hear of it: it has done its work
+            outcome = settle.of_value(run, value)
         elif run.why and run.why != "timeout":
             outcome = settle.of_stopped(run)
         else:  # late, but its lease was kept until now: what it did, it did as the owner
@@ -349,6 +351,9 @@ def _checked_queues(queues: Sequence[str | tuple[str, int]], concurrency: int) -
     for queue, most in pairs:
         if type(most) is not int or most < 1:
             raise ConfigurationError("queues", f"{queue!r} is capped at {most!r}", "A cap is 1 or more slots.")
+    names = [queue for queue, _ in pairs]
+    if len(set(names)) < len(names):  # its cap would count twice
+        raise ConfigurationError("queues", f"a queue is named twice in {names!r}", "Name each once.")
     return tuple((check_queue(queue), min(most, concurrency)) for queue, most in pairs)
 
 
