@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
+import threading
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
@@ -18,6 +20,7 @@ from fencepost.handler import Handler, HandlerSettings, Prepared
 from fencepost.keys import Keys
 from fencepost.lease import Lease
 from fencepost.link import Link
+from fencepost.log import emit
 from fencepost.resource import ResourceRule
 from fencepost.retry import RetryPolicy
 from fencepost.store import Store
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
     import redis.asyncio
 
 __all__ = ["Fencepost"]
+
+_log = logging.getLogger("fencepost.app")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -86,6 +91,7 @@ class Fencepost:
         server = EmbeddedServer.start(path)
         app = cls(server.url, **settings)
         app.server = server
+        app.link.connections.revive = _reviver(server)
         return app
 
     @classmethod
@@ -96,6 +102,8 @@ class Fencepost:
 
     def job(
         self,
+        function: None = None,
+        /,
         *,
         kind: str | None = None,
         queue: str = "default",
@@ -123,19 +131,14 @@ class Fencepost:
         The first parameter may be `run: Run`. Raises ConfigurationError.
         """
 
+        if function is not None:
+            raise ConfigurationError("app.job", "it stands above the function without parentheses", "Write @app.job().")
+
         def register(function: Callable[..., Any]) -> Handler[Any, Any]:
-            rule = resource
-            if isinstance(rule, str):
-                rule = ResourceRule(rule, limit, on_busy, ordered, when_redis_away)
-            elif (limit, on_busy, ordered, when_redis_away) != (1, "wait", False, "fail_closed"):
-                problem = "limit, on_busy, ordered and when_redis_away say how a resource template is shared"
-                raise ConfigurationError(
-                    "resource", problem, 'Write resource="order:{id}", or put them in ResourceRule.'
-                )
             settings = HandlerSettings(
                 kind=kind or str(getattr(function, "__name__", "")),
                 queue=queue,
-                resource=rule,
+                resource=_rule(resource, limit, on_busy, ordered, when_redis_away),
                 timeout_s=parse_duration_s(timeout, "timeout"),
                 retry=retry or RetryPolicy(),
                 dedup=dedup,
@@ -207,6 +210,36 @@ class Fencepost:
     def close_sync(self) -> None:
         """As close, for code without an event loop."""
         self.link.synchronous.close()
+        self.link.connections.revive = None
         if self.server is not None:
             self.server.stop()
             self.server = None
+
+
+def _rule(
+    resource: str | ResourceRule | None,
+    limit: int,
+    on_busy: str,
+    ordered: bool,
+    when_redis_away: Literal["fail_closed", "fail_open"],
+) -> ResourceRule | None:
+    if isinstance(resource, str):
+        return ResourceRule(resource, limit, on_busy, ordered, when_redis_away)
+    if (limit, on_busy, ordered, when_redis_away) != (1, "wait", False, "fail_closed"):
+        problem = "limit, on_busy, ordered and when_redis_away say how a resource template is shared"
+        raise ConfigurationError("resource", problem, 'Write resource="order:{id}", or put them in ResourceRule.')
+    return resource
+
+
+def _reviver(server: EmbeddedServer) -> Callable[[], None]:
+    """What a connection does that finds the private server gone: its starter ended, or it crashed. Start it again."""
+    lock = threading.Lock()
+
+    def revive() -> None:
+        with lock:
+            try:
+                server.ensure()
+            except ConfigurationError as error:  # the next try of the call says that the server is away
+                emit(_log, logging.WARNING, "server_not_restarted", cause=str(error)[:200])
+
+    return revive

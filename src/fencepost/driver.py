@@ -143,6 +143,8 @@ class Connections:
             name: value for name, value in self._options.items() if name in _KEPT or name.startswith("ssl_")
         }
         self.timeout_s = timeout_s
+        self.revive: Callable[[], object] | None = None
+        """Called, in a thread that may block, after a connection could not be made; an embedded server starts again."""
 
     def _from_url(self, url: str) -> None:
         try:
@@ -239,6 +241,8 @@ class AsyncDriver:
                     async with asyncio.timeout(timeout_s):
                         await connection.connect()
                 except _AWAY as error:
+                    if self._connections.revive is not None:
+                        await asyncio.to_thread(self._connections.revive)
                     raise _NotSent(error) from error
             self.round_trips += 1
             packed = connection.pack_command(*command) if _pack_in_c is None else _pack_in_c(command)
@@ -348,6 +352,8 @@ class SyncDriver:
                 try:
                     connection.connect()
                 except _AWAY as error:
+                    if self.connections.revive is not None:
+                        self.connections.revive()
                     raise _NotSent(error) from error
             connection.send_packed_command(connection.pack_command(*command), check_health=False)
             return connection.read_response()

@@ -99,7 +99,7 @@ class Enqueuer:
     def _accepted(self, spec: JobSpec, answer: _Answer) -> Job[Any]:
         word, job_id, state = answer
         if word == "CONFLICT":
-            raise IdempotencyConflict(spec.idem or "", job_id)
+            raise IdempotencyConflict((spec.idem or "").partition(":")[2], job_id)
         if word == "FULL":
             raise QueueFull(spec.queue, self._limit)
         return Job(self._link, job_id, state, duplicate=word == "DUPLICATE", replayed=word == "REPLAYED")

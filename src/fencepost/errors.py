@@ -292,8 +292,8 @@ class ResultTimeout(FencepostError):
 
     def __str__(self) -> str:
         return (
-            f"job {self.job_id} has no result after {self.waited_s:g} s; it is `{self.state}`. The job was not touched "
-            f"and goes on. Wait again with a longer timeout, and check that a worker serves its queue."
+            f"job {self.job_id} has no result after {self.waited_s:.3g} s; it is `{self.state}`. The job was not "
+            f"touched and goes on. Wait again with a longer timeout, and check that a worker serves its queue."
         )
 
 

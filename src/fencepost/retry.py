@@ -163,7 +163,7 @@ def _may_retry(exc: BaseException, policy: RetryPolicy) -> bool:
     if policy.when is not None:
         try:
             answer = policy.when(exc)
-        except Exception:  # noqa: BLE001 - a broken classifier must not lose the outcome of the run
+        except BaseException:  # noqa: BLE001 - a broken classifier must not lose the outcome of the run
             answer = None
         if answer is not None:
             return bool(answer)

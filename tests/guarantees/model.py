@@ -105,6 +105,19 @@ class World:
     in_grace: bool = False
     grace_seen: int = 0
 
+    # -- jobs that are put off ----------------------------------------------------------------------------
+
+    def put_off(self, job: Job, delay_ms: int) -> None:
+        job.state, job.due = "scheduled", self.now + delay_ms
+        job.releases = (job.releases or 0) + 1
+        self.stats[f"put_off:{job.kind}"] += 1
+
+    def has_suspect(self, worker: str) -> bool:
+        """Whether this worker runs a job that crashed more than once: it gets no second one."""
+        job_id, run = self.suspects.get(worker, ("", "")) if worker in self.workers else ("", "")
+        job = self.jobs.get(job_id)
+        return job is not None and (job.state, job.nonce) == ("processing", run)
+
     # -- the clock ----------------------------------------------------------------------------------------
 
     def begin(self) -> None:

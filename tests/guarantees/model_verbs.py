@@ -182,8 +182,8 @@ class Model(World):
                     self._busy(job)
                     continue
                 suspect = 0 < (job.crashes or 0) >= min(2, job.max_crashes)
-                if suspect and self._has_suspect(ask.worker):
-                    self._put_off(job, 1_000)
+                if suspect and self.has_suspect(ask.worker):
+                    self.put_off(job, 1_000)
                     continue
                 got += 1
                 claimed.append(job)
@@ -212,18 +212,7 @@ class Model(World):
         elif job.on_busy in ("skip", "fail"):
             self.end(job, "cancelled" if job.on_busy == "skip" else "failed", "busy", "")
         else:
-            self._put_off(job, int(job.on_busy.removeprefix("later:")))
-
-    def _put_off(self, job: Job, delay_ms: int) -> None:
-        job.state, job.due = "scheduled", self.now + delay_ms
-        job.releases = (job.releases or 0) + 1
-        self.stats[f"put_off:{job.kind}"] += 1
-
-    def _has_suspect(self, worker: str) -> bool:
-        """Whether this worker runs a job that crashed more than once: it gets no second one."""
-        job_id, run = self.suspects.get(worker, ("", "")) if worker in self.workers else ("", "")
-        job = self.jobs.get(job_id)
-        return job is not None and (job.state, job.nonce) == ("processing", run)
+            self.put_off(job, int(job.on_busy.removeprefix("later:")))
 
     # -- a run's other writes -----------------------------------------------------------------------------
 

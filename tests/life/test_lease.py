@@ -246,7 +246,8 @@ async def test_one_object_is_one_holder_at_a_time(app):
 def test_a_renewal_of_the_last_use_does_not_end_the_next_one(app, monkeypatch):
     """The object is left and entered again while a renewal is on its way: its answer is about the lease before."""
     began, go, answered = threading.Event(), threading.Event(), threading.Event()
-    renew, told = Lease._renew, []
+    renew = Lease._renew
+    told: list[str] = []
 
     def slow(self, run, patience_s):
         monkeypatch.setattr(Lease, "_renew", renew)

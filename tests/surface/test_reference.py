@@ -54,7 +54,7 @@ def test_each_setting_is_listed_with_its_default(name: str):
     wanted = {
         parameter.name: "required" if parameter.default is parameter.empty else parameter.default
         for parameter in inspect.signature(SIGNATURES[name]).parameters.values()
-        if parameter.name != "self"
+        if parameter.name != "self" and parameter.kind is not parameter.POSITIONAL_ONLY
     }
     table = section("settings.md", f"`{name}`").split("\n\n`on_busy`:")[0]
     listed = {row[0].strip("`"): row[1] for row in rows(table)}

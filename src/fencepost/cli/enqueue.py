@@ -13,7 +13,14 @@ from fencepost.cli.session import Session, connected
 from fencepost.clock import epoch_ms, parse_duration_s, uuid7
 from fencepost.codec import request_fingerprint
 from fencepost.codec.arguments import PAYLOAD_LIMIT
-from fencepost.errors import ArgumentsRefused, ConfigurationError, FencepostError
+from fencepost.errors import (
+    ArgumentsRefused,
+    ConfigurationError,
+    FencepostError,
+    JobCancelled,
+    JobFailed,
+    ResultTimeout,
+)
 from fencepost.handle import Job
 from fencepost.handler import Handler, Prepared
 from fencepost.idempotency import dedup_name, idempotency_name
@@ -79,16 +86,24 @@ def _answer(session: Session, accepted: Job[Any], wait: str | None) -> int:
         "duplicate": accepted.duplicate,
         "replayed": accepted.replayed,
     }
+    marks = "".join(f", {name}" for name in ("duplicate", "replayed") if told[name])
+    error: FencepostError | None = None
     if wait:
-        told["result"] = accepted.result_sync(parse_duration_s(wait, "wait"))
-        told["state"] = "done"
+        try:
+            told["result"] = accepted.result_sync(parse_duration_s(wait, "wait"))
+            told["state"] = "done"
+        except (JobFailed, JobCancelled, ResultTimeout) as raised:
+            error = raised
+            told["state"] = {JobFailed: "failed", JobCancelled: "cancelled"}.get(type(raised), accepted.state)
+            told["error"] = str(raised)
     if session.as_json:
         output.show_json(told)
-        return 0
-    marks = "".join(f", {name}" for name in ("duplicate", "replayed") if told[name])
-    output.say(f"{accepted.id} {told['state']}{marks}")
-    if wait:
-        output.fields([("result", told["result"])])
+    else:  # the id also where the result does not come
+        output.say(f"{accepted.id} {told['state']}{marks}")
+        if "result" in told:
+            output.fields([("result", told["result"])])
+    if error is not None:
+        raise error
     return 0
 
 

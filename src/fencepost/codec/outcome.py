@@ -76,7 +76,7 @@ def error_text(exc: BaseException, limit: int = 8 * 1024) -> str:
     try:
         lines = traceback.format_exception(type(exc), exc, exc.__traceback__, limit=-_FRAMES)
         tail = "".join(lines).rstrip()
-    except Exception:  # noqa: BLE001 - a hostile __str__ or __cause__; the head is enough
+    except BaseException:  # noqa: BLE001 - a hostile __str__ or __cause__; the head is enough
         tail = "(the traceback could not be written)"
     return _cut(_harmless(_cut(_harmless(head), max(limit // 4, 100)) + "\n\n" + tail), limit)
 
@@ -93,14 +93,14 @@ def _class_name(cls: type) -> str:
 def _say(exc: BaseException) -> str:
     try:
         return str(exc)
-    except Exception as error:  # noqa: BLE001 - see module docstring
+    except BaseException as error:  # noqa: BLE001 - see module docstring
         return f"(its text cannot be written: {type(error).__name__})"
 
 
 def _describe(value: Any) -> str:
     try:
         return _short.repr(value)
-    except Exception as error:  # noqa: BLE001 - see module docstring
+    except BaseException as error:  # noqa: BLE001 - see module docstring
         return f"<{_class_name(type(value))} object; its repr() failed with {type(error).__name__}>"
 
 

@@ -137,8 +137,12 @@ class Run:
         self._heard(self._link.synchronous.run(self._write("progress", self._progress(fraction, text))))
 
     def _progress(self, fraction: float, text: str) -> bytes:
-        if not 0.0 <= fraction <= 1.0:
-            raise ArgumentsRefused(self.kind, "progress", f"{fraction!r} is not a number from 0 to 1")
+        try:
+            good = 0.0 <= fraction <= 1.0
+        except TypeError:
+            good = False
+        if not good:
+            raise ArgumentsRefused(self.kind, "progress", f"{fraction!r:.60} is not a number from 0 to 1")
         return self._small("progress", {"fraction": fraction, "text": text[:500]})
 
     def _small(self, field: str, value: Any) -> bytes:
