@@ -14,7 +14,10 @@ SLACK_S = 1.0  # for a busy machine
 
 
 def test_s1_jobs_of_a_killed_worker_run_again_on_the_survivor_of_an_idle_queue(stage: Stage):
-    """Two ran in the dead worker and four waited. The others are not touched by its death."""
+    """Two ran in the dead worker and four waited. The others are not touched by its death.
+
+    report: celery/celery#1628
+    """
     victim, _ = stage.start(2)
     jobs = [stage.kinds.work.enqueue_sync(f"job{n}", gate="go") for n in range(6)]
     wait_until(lambda: len(stage.truth.inside()) == 4)

@@ -271,3 +271,17 @@ async def test_a_zero_is_a_dedup_key(app):
 
     first, second = await book.options(dedup=0).enqueue(1), await book.options(dedup=0).enqueue(1)
     assert (second.id, second.duplicate) == (first.id, True)
+
+
+async def test_counters_are_named_by_kind_and_verb_only_whatever_the_number_of_jobs_and_workers(app, redis):
+    """report: chrisguidry/docket#164"""
+
+    @app.job(resource="order:{n}", dedup="{n}")
+    async def invoice(n: int) -> None: ...
+
+    names = set()
+    for worker in range(3):
+        await invoice.enqueue_many([{"n": 100 * worker + n} for n in range(100)])
+        await work_off(app)
+        names.add(frozenset(redis.hkeys(app.link.store.keys.stats)))
+    assert names == {frozenset({b"enqueued:invoice", b"done:invoice"})}

@@ -1,4 +1,4 @@
-"""When a failed run comes back, and after how long."""
+"""When a failed run comes back, and after how long. report: redis/redis-py#4320"""
 
 import math
 import pickle
