@@ -112,6 +112,7 @@ FIELDS: dict[str, tuple[tuple[str, str], ...]] = {
         ("due_at", "when a scheduled job is due, in ms"),
         ("attempts", "runs charged so far, the present one included"),
         ("crashes", "runs whose lease ran out without an outcome"),
+        ("unknown_since", "when a worker first met it and did not know its kind, in ms"),
         ("releases", "runs handed back, and put off because the resource was busy; never charged"),
         ("token", "the newest fencing token minted for this job"),
         ("nonce", "the run that owns it; empty while nobody does"),

@@ -18,7 +18,7 @@ from typing import Final
 
 from .errors import ConfigurationError
 
-__all__ = ["boottime_s", "born_ms", "epoch_ms", "new_nonce", "parse_duration_s", "uuid7", "wall_ms", "worker_identity"]
+__all__ = ["boottime_s", "epoch_ms", "new_nonce", "parse_duration_s", "uuid7", "wall_ms", "worker_identity"]
 
 _MAX_DURATION_S: Final = 10 * 366 * 86_400.0
 _UNIT_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
@@ -108,15 +108,6 @@ def uuid7() -> str:
 def new_nonce() -> str:
     """Return 16 hex digits that no other claim has. Cheap, safe from any thread and after a fork; not a secret."""
     return f"{next(_ids.nonces) & 0xFFFFFFFFFFFFFFFF:016x}"
-
-
-def born_ms(job_id: str) -> int:
-    """Return when a job id of uuid7 was made, in milliseconds since 1970; the present for an id of another kind."""
-    head = job_id.replace("-", "")[:13]
-    try:
-        return int(head[:12], 16) if len(head) == 13 and head[12] == "7" else wall_ms()
-    except ValueError:
-        return wall_ms()
 
 
 def worker_identity() -> str:

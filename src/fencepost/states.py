@@ -104,7 +104,8 @@ TRANSITIONS: Final[Mapping[tuple[State | None, Verb], frozenset[State | None]]] 
         (_P, Verb.FINISH): _to(_D),
         # A run that was asked to cancel ends as cancelled instead of coming back.
         (_P, Verb.RETRY): _to(_S, _Q, _C),
-        (_P, Verb.RELEASE): _to(_S, _Q, _C),
+        # Released for a kind that nobody knew for a day, a job fails.
+        (_P, Verb.RELEASE): _to(_S, _Q, _C, _F),
         (_P, Verb.RECLAIM): _to(_Q, _F, _C),
         (_P, Verb.BURY): _to(_F),
         (_S, Verb.PROMOTE): _to(_Q),

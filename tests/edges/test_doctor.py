@@ -217,3 +217,12 @@ async def test_a_queue_that_no_living_worker_serves_is_named(partition, url, nam
     assert levels(await examine(app)) == set()
     clock.advance(20)
     assert ("queues", "warning") in levels(await examined(app))
+
+
+async def test_a_partition_whose_time_stands_still_is_named(app, redis):
+    """The clock of the server went back by an hour, or another server took over."""
+    now_ms = int(redis.time()[0]) * 1000
+    redis.hset(app.link.store.keys.meta, "last_us", (now_ms + 3_600_000) * 1000)
+    found = {one.check: one for one in await examined(app)}
+    assert found["standstill"].level == "warning"
+    assert "stands still for 3" in found["standstill"].text

@@ -184,9 +184,15 @@ async def test_a_kind_nobody_knew_for_a_day_becomes_a_dead_letter(app, next_rele
     @next_release.job()
     async def typo() -> None: ...
 
-    job = await typo.enqueue()
-    clock.advance(86_400 + 60)
+    job = await typo.options(delay="3d").enqueue()  # its age does not count, only how long nobody knows it
+    clock.advance(3 * 86_400 + 60)
     await work_off(app, doctor=False)  # which would refuse a clock that is off by a day
+    assert await state_of(job) == "scheduled"
+    clock.advance(86_400 - 120)
+    await work_off(app, doctor=False)
+    assert await state_of(job) == "scheduled"
+    clock.advance(300)
+    await work_off(app, doctor=False)
     assert await state_of(job) == "failed"
     assert (await job.status()).reason == "unknown_kind"
 

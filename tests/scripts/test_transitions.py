@@ -74,6 +74,14 @@ settled("RELEASE", "release", "scheduled", 5000, "snooze")
 settled("RELEASE", "release", "cancelled", asked=True)
 
 
+@walk("processing", "release", "failed")
+def _(p: Partition) -> str:
+    run = p.put("processing")
+    p.redis.hset(p.keys.job(run.job_id), "unknown_since", 1)  # nobody knew its kind since 1970
+    assert p.finish(run, "RELEASE", 5000, "unknown_kind").word == "OK"
+    return run.job_id
+
+
 def taken_back(to: str, max_crashes: int, *, asked: bool) -> None:
     @walk("processing", "reclaim", to)
     def _(p: Partition) -> str:

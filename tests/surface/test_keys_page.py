@@ -42,6 +42,7 @@ def lived(partition: Partition) -> tuple[Partition, dict[str, str]]:
     p.put("waiting", resource="busy")
     p.job(queue="more", dedup="mail:42", idem=":key", fingerprint="print", priority=3)
     _snoozed(p)
+    _unknown(p)
     running = _running(p)
     _asked_to_cancel(p)
     again, gone = p.put("failed"), p.put("done")
@@ -68,6 +69,12 @@ def _snoozed(p: Partition) -> None:
     p.job(queue="snooze")
     [claimed] = p.claim(queues=("snooze",))
     p.finish(claimed.key, "RELEASE", 60_000, "snooze")
+
+
+def _unknown(p: Partition) -> None:
+    p.job(queue="unknown")
+    [claimed] = p.claim(queues=("unknown",))
+    p.finish(claimed.key, "RELEASE", 60_000, "unknown_kind")
 
 
 def _running(p: Partition) -> Any:

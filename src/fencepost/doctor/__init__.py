@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 
 from fencepost.doctor.finding import Finding, WorkerSettings
 from fencepost.doctor.kinds import kinds, served, settings_of
-from fencepost.doctor.server import PARTITIONS, clock, halves, partitions, scripts, server
+from fencepost.doctor.server import PARTITIONS, clock, halves, partitions, scripts, server, standstill
 from fencepost.errors import RedisUnavailable, UnsafeSetup
 from fencepost.log import emit
 from fencepost.operate.overview import workers
@@ -40,6 +40,7 @@ def examination(
     if found[-1].level == "error":  # nothing else could be asked
         return found + kinds(app.handlers, about)
     found += yield from clock(store.keys)
+    found += yield from standstill(store)
     found += yield from partitions(store)
     found += kinds(app.handlers, about)
     seen = yield from workers(store.keys)

@@ -163,6 +163,19 @@ def _memory(info: dict[str, str]) -> list[Finding]:
     ]
 
 
+def standstill(store: Store) -> Plan[list[Finding]]:
+    """Whether the partition's time stands still: the server's clock went back, and it waits for the clock."""
+    view: View = yield look(store.keys, [("HGET", store.keys.meta, "last_us")])
+    ahead_ms = int(view.replies[0] or 0) // 1000 - view.now_ms
+    if ahead_ms <= _SKEW_WARNING_MS:
+        return [fine("standstill", "the partition's time moves with the server's clock")]
+    text = (
+        f"the server's clock went back, or this is another server: the partition's time stands still for "
+        f"{ahead_ms / 1000:.0f} s more; until then nothing delayed becomes due and no lease runs out"
+    )
+    return [doubtful("standstill", text, "set the server's clock right by NTP, or wait")]
+
+
 def clock(keys: Keys) -> Plan[list[Finding]]:
     """The server's clock against this host's. All times of jobs are the server's."""
     before = wall_ms()

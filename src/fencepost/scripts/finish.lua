@@ -3,7 +3,7 @@
 -- KEYS: as claim
 -- ARGV: as claim, then items: id token nonce word values...
 --       DONE result | RETRY delay_ms error_class error | BURY reason error_class error
---       RELEASE delay_ms reason | CANCEL reason
+--       RELEASE delay_ms reason (unknown_kind for more than a day: failed) | CANCEL reason
 -- RETURNS: OK now_ms next_due_in_ms jobs queues extras replies; as claim, and replies flat, 2 values an item:
 --          OK '' | REPLAY '' | STALE newest_token | EXPIRED '' | GONE ''; see _check
 -- TWICE: a settled item answers REPLAY and changes nothing; the claims are replayed.
@@ -54,6 +54,7 @@ local function come_back(a, id, key, run, word, j, opt)
   local fields = {'settled', run .. ' ' .. word, 'nonce', '', 'score', score, 'updated_at', now,
     'state', delay > 0 and 'scheduled' or 'queued'}
   if word == 'RETRY' then
+    call('HDEL', key, 'unknown_since') -- it ran: somebody knows it
     fields[11], fields[12], fields[13], fields[14] = 'error_class', ARGV[a + 5], 'error', ARGV[a + 6]
   else
     call('HINCRBY', key, 'releases', 1)
@@ -87,6 +88,14 @@ local function settle(a, j)
   local id, run, word = ARGV[a], ARGV[a + 2], ARGV[a + 3]
   local key, opt, value = JOB .. id, options(j[5]), ARGV[a + 4]
   if j[6] and (word == 'RETRY' or word == 'RELEASE') then word, value = 'CANCEL', j[6] end -- somebody asked meanwhile
+  if word == 'RELEASE' and ARGV[a + 5] == 'unknown_kind' then -- since when? After a day it becomes a dead letter
+    local since = tonumber(call('HGET', key, 'unknown_since')) or now
+    if now - since > 86400000 then
+      return end_job(id, key, 'failed', 'unknown_kind', j[4], j[2], run, '', opt,
+        {'settled', run .. ' RELEASE', 'error', 'no worker that met it knew its kind for a day'})
+    end
+    call('HSET', key, 'unknown_since', since)
+  end
   if not ENDS[word] then return come_back(a, id, key, run, word, j, opt) end
   local fields, reason = {}, ''
   if word == 'DONE' then

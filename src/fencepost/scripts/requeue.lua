@@ -46,7 +46,7 @@ for i, w in ipairs(todo) do
   if j then
     local key, score = JOB .. id, int(us + i - (tonumber(opt.priority) or 0) * 60000000)
     call('HDEL', key, 'attempts', 'crashes', 'releases', 'reason', 'finished_at', 'result', 'cancel', 'cancel_request',
-      'cancelled_from', 'progress', 'checkpoint', 'due_at', 'claimed_at', 'worker')
+      'cancelled_from', 'progress', 'unknown_since', 'checkpoint', 'due_at', 'claimed_at', 'worker')
     call('HSET', key, 'state', 'queued', 'generation', generation, 'requeue_request', request, 'nonce', '',
       'score', score, 'requeued_at', now, 'updated_at', now)
     call('PERSIST', key)

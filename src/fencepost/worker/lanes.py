@@ -156,7 +156,7 @@ class Lanes:
             if worker.stopping:  # asked for before the worker was told to stop
                 worker.outcomes.append(settle.handed_back(claimed))
             else:
-                started += worker.start_run(claimed, deadline_s, served.server_ms)
+                started += worker.start_run(claimed, deadline_s)
         return started
 
     def _note_due(self, served: Served) -> None:

@@ -18,7 +18,6 @@ __all__ = ["TimedOut", "handed_back", "of_error", "of_stopped", "of_undecodable"
 
 _log = logging.getLogger("fencepost.worker")
 _UNKNOWN_KIND_DELAY_MS: Final = 5_000
-_UNKNOWN_KIND_GIVE_UP_MS: Final = 86_400_000
 
 
 class TimedOut(Exception):
@@ -82,11 +81,8 @@ def handed_back(claimed: Claimed) -> Outcome:
     return _outcome(claimed, "RELEASE", (0, "shutdown"))
 
 
-def of_unknown_kind(claimed: Claimed, known: list[str], age_ms: int) -> Outcome:
-    """No handler here: back with a delay, another worker may know it; dead letter after a day. age_ms: of the job."""
-    if age_ms > _UNKNOWN_KIND_GIVE_UP_MS:
-        text = f"no worker knew the kind {claimed.kind!r} for a day; this one knows: {', '.join(known)}"
-        return _outcome(claimed, "BURY", ("unknown_kind", "UnknownKind", text))
+def of_unknown_kind(claimed: Claimed) -> Outcome:
+    """No handler here: back with a delay, another worker may know it. After a day of that the script buries it."""
     emit(_log, logging.WARNING, "unknown_kind", job_id=claimed.job_id, kind=claimed.kind, queue=claimed.queue)
     return _outcome(claimed, "RELEASE", (_UNKNOWN_KIND_DELAY_MS, "unknown_kind"))
 

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from fencepost.clock import boottime_s, born_ms, worker_identity
+from fencepost.clock import boottime_s, worker_identity
 from fencepost.doctor import WorkerSettings, check_or_refuse
 from fencepost.driver import AsyncDriver
 from fencepost.errors import ConfigurationError, FencepostError, PayloadUndecodable
@@ -214,13 +214,11 @@ class Worker:
 
     # -- runs ---------------------------------------------------------------------------------------------
 
-    def start_run(self, claimed: Claimed, deadline_s: float, server_ms: int) -> int:
+    def start_run(self, claimed: Claimed, deadline_s: float) -> int:
         """Start the handler of a claimed job. Returns the slots it took: 0 where its outcome is known at once."""
         handler = self.app.handlers.get(claimed.kind)
         if handler is None:
-            self.outcomes.append(
-                settle.of_unknown_kind(claimed, sorted(self.app.handlers), server_ms - born_ms(claimed.job_id))
-            )
+            self.outcomes.append(settle.of_unknown_kind(claimed))
             return 0
         try:
             arguments = handler.codec.decode(claimed.payload)
