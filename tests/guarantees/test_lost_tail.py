@@ -37,7 +37,9 @@ def test_after_a_rewind_the_next_token_is_above_every_one_that_was_seen(new_serv
         with file.open("r+b") as handle:
             handle.truncate(kept)
         server.restart()
-        assert driver.run(store.job("job-1")).state == "queued", "void: the claim was not lost"
+        record = driver.run(store.job("job-1"))
+        assert record is not None
+        assert record.state == "queued", "void: the claim was not lost"
 
         # The holder of the lost claim is nobody now, whatever the server remembers.
         outcome = Outcome(lost.job_id, lost.token, lost.nonce, "DONE", ("",))
