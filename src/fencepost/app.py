@@ -238,8 +238,11 @@ def _reviver(server: EmbeddedServer) -> Callable[[], None]:
     def revive() -> None:
         with lock:
             try:
-                server.ensure()
-            except ConfigurationError as error:  # the next try of the call says that the server is away
-                emit(_log, logging.WARNING, "server_not_restarted", cause=str(error)[:200])
+                gone = server.ensure()
+            except (ConfigurationError, OSError) as error:  # the next try of the call says that the server is away
+                emit(_log, logging.ERROR, "server_not_restarted", path=str(server.path), cause=str(error)[:300])
+            else:
+                if gone:
+                    emit(_log, logging.WARNING, "server_restarted", path=str(server.path), owner=not server.attached)
 
     return revive
