@@ -78,7 +78,7 @@ def test_no_file_names_a_package_registry(lines):
 def test_the_patterns_find_what_they_are_for():
     assert MACHINE_PATHS.search("cd /ho" + "me/ann/fencepost")
     assert REGISTRIES.search("pip install --index" + "-url=x")
-    assert REGISTRIES.search("https://registry.npmjs" + ".org/htmx")
+    assert REGISTRIES.search("https://registry.npm" + "js.org/htmx")
     assert not REGISTRIES.search("redis://localhost:6379/0 https://redis.io/docs/")
 
 
