@@ -1,4 +1,4 @@
-"""What is known about one job: as it is sent to Redis, as it is read back, and what an enqueue answers."""
+"""What is known about one job: as it is sent to Redis and as it is read back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 from .errors import ConfigurationError
 
-__all__ = ["Enqueued", "JobRecord", "JobSpec"]
+__all__ = ["JobRecord", "JobSpec"]
 
 _DAY_MS: Final = 86_400_000
 
@@ -83,19 +83,6 @@ _SPEC_BOUNDS: Final = (
     ("retention_ms", 0, 3_660 * _DAY_MS),
     ("failed_retention_ms", 0, 3_660 * _DAY_MS),
 )
-
-
-class Enqueued(msgspec.Struct, frozen=True, gc=False):
-    """The answer of an enqueue.
-
-    id: of the job that stands for the request; state: its state now. duplicate: the dedup key led to a job that was
-    there before. replayed: this very request was accepted before (same job id or idempotency key).
-    """
-
-    id: str
-    state: str
-    duplicate: bool = False
-    replayed: bool = False
 
 
 class JobRecord(msgspec.Struct, kw_only=True, frozen=True, gc=False):

@@ -143,7 +143,7 @@ class Lease:
     def _begin(self) -> None:
         if self.held:
             raise ConfigurationError("lease", f"{self.name} is held already by this object", "Make one for each use.")
-        self._nonce, self.lost, self.token, self._waited, self._over = new_nonce(), "", 0, False, False
+        self._nonce, self.lost, self.token, self._waited = new_nonce(), "", 0, False
         self._late = 0
         self._give_up_at = time.monotonic() + self._wait_s
         self._sent_at = self._asked_at = boottime_s()
@@ -155,7 +155,6 @@ class Lease:
     def _ask(self) -> Call[tuple[str, str, str]]:
         left_ms = math.ceil(min(86_400.0, max(0.0, self._give_up_at - time.monotonic())) * 1000)
         if self._waited and left_ms == 0:
-            self._over = True
             return self._leave()
         # A place that is handed over is granted between two asks: the older one is the safe start of the lease.
         self._asked_at, self._sent_at = (self._sent_at if self._waited else boottime_s()), boottime_s()

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fencepost.errors import ConfigurationError
-from fencepost.job import Enqueued, JobRecord, JobSpec
+from fencepost.job import JobRecord, JobSpec
 
 HASH = {
     "state": "processing",
@@ -99,7 +99,3 @@ def test_a_spec_outside_its_bounds_is_refused_by_the_name_of_the_setting(setting
     with pytest.raises(ConfigurationError, match=f"^{setting}: ") as caught:
         JobSpec(**{"id": "j1", "kind": "invoice", setting: value}).check()
     assert caught.value.setting == setting
-
-
-def test_the_answer_of_an_enqueue_is_a_value():
-    assert Enqueued("j1", "queued") == Enqueued("j1", "queued", duplicate=False, replayed=False)

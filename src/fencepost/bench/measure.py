@@ -8,7 +8,6 @@ import os
 import time
 from typing import Any
 
-from fencepost.app import Fencepost
 from fencepost.bench.jobs import make_app, run_loop, work
 from fencepost.bench.server import Meter
 from fencepost.worker import Worker
@@ -181,8 +180,3 @@ def _loop_name() -> str:
         return type(asyncio.get_running_loop()).__module__
 
     return str(run_loop(name()))
-
-
-def warm(app: Fencepost) -> None:
-    """Load every script once."""
-    app.handler("noop").enqueue_sync(n=0)
