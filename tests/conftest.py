@@ -18,7 +18,7 @@ from tests.support.state import leaks
 
 # How fast examples are drawn says something about the machine only: in a fresh clone the first Unicode example builds
 # its tables, which took longer than the two seconds that this check allows. What the examples find counts as before.
-settings.register_profile("fencepost", suppress_health_check=[HealthCheck.too_slow], deadline=None)
+settings.register_profile("fencepost", settings(), suppress_health_check=[HealthCheck.too_slow], deadline=None)
 settings.load_profile("fencepost")
 
 
