@@ -12,20 +12,13 @@ from fencepost.embedded import EmbeddedServer
 from fencepost.job import JobSpec
 from tests.edges.processes import Workers, after
 from tests.support import raw_client, wait_until
+from tests.support.processes import gone
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.slow]
 
 
 def put(partition, kind, name):
     return partition.job(kind=kind, payload=json.dumps({"name": name}).encode())
-
-
-def alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def test_the_processes_share_the_work_and_end_together(partition, workers):
@@ -40,7 +33,7 @@ def test_the_processes_share_the_work_and_end_together(partition, workers):
     workers.open("n0"), workers.open("n1")
     assert parent.code() == 0
     assert {partition.state(job_id) for job_id in jobs} == {"done"}
-    assert not any(alive(pid) for pid in pids)
+    assert all(map(gone, pids))
 
 
 def test_a_signal_to_the_whole_group_and_from_the_parent_is_one(partition, workers):
@@ -98,7 +91,7 @@ def test_children_whose_parent_was_killed_end_by_themselves(partition, workers):
     children = [one["child"] for one in parent.events("child_started")]
     wait_until(lambda: workers.notes("begin one"), 10)
     parent.send(signal.SIGKILL)
-    wait_until(lambda: not any(map(alive, children)), 10)
+    wait_until(lambda: all(map(gone, children)), 10)
     assert partition.state(job_id) == "queued"
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support import wait_until
+from tests.support.processes import gone
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(150)]
 
@@ -87,17 +88,6 @@ def children(process: subprocess.Popen[bytes]) -> list[int]:
     return [int(row[0]) for row in rows if row[1] == str(process.pid) and "fencepost.demo" in row[2]]
 
 
-def gone(pids: list[int]) -> bool:
-    def there(pid: int) -> bool:
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return False
-        return True
-
-    return not any(there(pid) for pid in pids)
-
-
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_no_process_of_the_demo_outlives_it_not_even_a_frozen_one(started, tmp_path, how):
     gates = wait_until(lambda: list(tmp_path.glob("fencepost-demo-*/gate")), 60)
@@ -107,6 +97,6 @@ def test_no_process_of_the_demo_outlives_it_not_even_a_frozen_one(started, tmp_p
     os.kill(pids[1], signal.SIGSTOP)
     started.send_signal(how)
     started.wait(30)
-    wait_until(lambda: gone(pids), 20)
+    wait_until(lambda: all(map(gone, pids)), 20)
     if how != signal.SIGKILL:
         wait_until(lambda: not list(tmp_path.glob("fencepost-demo-*")), 5)

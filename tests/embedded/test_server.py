@@ -16,18 +16,9 @@ from fencepost.embedded import EmbeddedServer
 from fencepost.embedded.folder import try_lock
 from fencepost.errors import ConfigurationError
 from tests.support import raw_client, wait_until
+from tests.support.processes import gone
 
 ROOT = Path(__file__).parents[2]
-
-
-def gone(pid: int) -> bool:
-    """Whether a process has ended; one that only waits to be collected has."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    status = Path(f"/proc/{pid}/stat")
-    return status.exists() and status.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
 def python(code: str, *args: str | Path, **env: str) -> subprocess.Popen[str]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
+import sys
 import tempfile
 import threading
 from dataclasses import asdict, dataclass
@@ -16,6 +19,7 @@ STAGE_SETTING: Final = "FENCEPOST_DEMO_STAGE"
 """The environment variable that tells the processes of the demo their folder."""
 
 NAMESPACE: Final = "shop"
+_PR_SET_PDEATHSIG: Final = 1  # prctl(2)
 QUEUES: Final = ("invoices", "stock", "mail", "upkeep")
 
 
@@ -81,7 +85,13 @@ class Stage:
 
 
 def end_with_parent() -> None:
-    """End this process at once when the pipe from its parent closes: nobody is left who could ask it to stop."""
+    """End this process at once when its parent is gone: nobody is left who could ask it to stop.
+
+    The pipe from the parent closes then. A frozen process does not notice that, so on Linux the kernel ends it;
+    elsewhere the hang-up of an orphaned process group does, where whoever inherits it is not of the same session.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
     def watch() -> None:
         while os.read(0, 1024):
