@@ -1,4 +1,4 @@
-"""Fixtures: one private server for each test process, a namespace for each test, a clock that can be moved."""
+"""Fixtures: private servers for each test process, a namespace for each test, a clock that can be moved; databases."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 
 from fencepost.embedded import EmbeddedServer
 from tests.support.clock import MovedClock, OffsetFile, build_shim
+from tests.support.databases import DatabaseServer, start_mariadb, start_postgres, why_no_mariadb, why_no_postgres
 from tests.support.servers import chosen_binary, raw_client, start_server
 from tests.support.state import leaks
 
@@ -102,3 +103,85 @@ def namespace(redis: redis_py.Redis, request: pytest.FixtureRequest) -> Iterator
     if request.node.get_closest_marker("leaks_keys") is None:
         problems = leaks(redis, name)
         assert not problems, "keys left behind:\n" + "\n".join(problems)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[DatabaseServer]:
+    """The PostgreSQL of this test process, started when the first test asks. Nothing is flushed (fsync=off)."""
+    if reason := why_no_postgres():
+        pytest.skip(reason)
+    server = start_postgres()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def mariadb_server() -> Iterator[DatabaseServer]:
+    """The MariaDB of this test process, started when the first test asks; skips where the program is not installed."""
+    if reason := why_no_mariadb():
+        pytest.skip(reason)
+    server = start_mariadb()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def new_postgres() -> Iterator[Callable[..., DatabaseServer]]:
+    """Start further PostgreSQL servers that a test may stop or kill: `new_postgres(fsync="on")`. Closed at the end."""
+    if reason := why_no_postgres():
+        pytest.skip(reason)
+    started: list[DatabaseServer] = []
+
+    def start(**settings: str) -> DatabaseServer:
+        started.append(start_postgres(settings))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()
+
+
+@pytest.fixture
+def new_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """Make empty databases of this test alone: `new_database("postgresql" | "mariadb" | "sqlite") -> URL`.
+
+    The URLs are SQLAlchemy's, with a synchronous driver; PostgreSQL is meant where nothing is said.
+    """
+    made: list[tuple[DatabaseServer, str]] = []
+
+    def make(kind: str = "postgresql") -> str:
+        if kind == "sqlite":
+            return f"sqlite:///{tmp_path / f'database{secrets.token_hex(3)}.sqlite'}"
+        server: DatabaseServer = request.getfixturevalue(
+            {"postgresql": "postgres_server", "mariadb": "mariadb_server"}[kind]
+        )
+        made.append((server, server.new_database()))
+        return made[-1][1]
+
+    yield make
+    for server, url in made:
+        server.drop(url)
+
+
+@pytest.fixture
+def postgres_url(new_database: Callable[..., str]) -> str:
+    """An empty PostgreSQL database of this test alone."""
+    return new_database("postgresql")
+
+
+@pytest.fixture
+def mariadb_url(new_database: Callable[..., str]) -> str:
+    """An empty MariaDB database of this test alone; skips where MariaDB is not installed."""
+    return new_database("mariadb")
+
+
+@pytest.fixture
+def sqlite_url(new_database: Callable[..., str]) -> str:
+    """A SQLite file of this test alone, not made yet."""
+    return new_database("sqlite")
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
+def any_database(request: pytest.FixtureRequest, new_database: Callable[..., str]) -> str:
+    """An empty database of this test alone, on each engine in turn."""
+    return new_database(str(request.param))

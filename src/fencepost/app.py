@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import math
 import os
@@ -16,11 +17,13 @@ from fencepost.embedded import EmbeddedServer
 from fencepost.enqueue import Enqueuer
 from fencepost.errors import ConfigurationError, FencepostError, UnknownKind
 from fencepost.handle import Job
-from fencepost.handler import Handler, HandlerSettings, Prepared
+from fencepost.handler import Handler, HandlerSettings, Prepared, durable_by
+from fencepost.job import JobRecord
 from fencepost.keys import Keys
 from fencepost.lease import Lease
 from fencepost.link import Link
 from fencepost.log import emit
+from fencepost.outbox import Outbox
 from fencepost.resource import ResourceRule
 from fencepost.retry import RetryPolicy
 from fencepost.store import Store
@@ -29,6 +32,8 @@ from fencepost.worker.run import Run
 if TYPE_CHECKING:
     import redis
     import redis.asyncio
+
+    from fencepost.ledger import Ledger
 
 __all__ = ["Fencepost"]
 
@@ -58,7 +63,10 @@ class Fencepost:
     redis: a URL (redis://, rediss://, unix://) or a redis-py client, of which only the address and credentials are
     used. namespace: part of every key; two applications on one server need two. lease: how long a run or worker that
     went silent keeps what it has, 1 s to 1 h; renewed every third of it. give_up: how long a call waits for a server
-    that is away before RedisUnavailable. queue_limit: most ready jobs of one queue, 0 for no limit.
+    that is away before RedisUnavailable. queue_limit: most ready jobs of one queue, 0 for no limit. ledger: the URL of
+    the database that remembers jobs and events whatever Redis loses, sqlite:///… or postgresql+psycopg://…. outbox:
+    the URL of the database in whose transactions enqueue_in writes. Both need the extra `sql`, and are opened at their
+    first use.
     """
 
     def __init__(
@@ -69,6 +77,8 @@ class Fencepost:
         lease: _Length = 30.0,
         give_up: _Length = 15.0,
         queue_limit: int = 0,
+        ledger: str | None = None,
+        outbox: str | None = None,
     ) -> None:
         self.lease_s = parse_duration_s(lease, "lease")
         if not 1.0 <= self.lease_s <= 3_600:
@@ -77,7 +87,13 @@ class Fencepost:
         self.link = Link(Connections(redis), Store(Keys(namespace)), parse_duration_s(give_up, "give_up"))
         self.handlers: dict[str, Handler[Any, Any]] = {}
         self.server: EmbeddedServer | None = None
-        self._enqueuer = Enqueuer(self.link, queue_limit)
+        self.ledger_url, self.outbox_url = ledger, outbox
+        self._sql_lock = threading.Lock()
+        self._ledger: Ledger | None = None
+        self._outbox: Outbox | None = None
+        self._enqueuer = Enqueuer(self.link, queue_limit, lambda: self.ledger, lambda: self.outbox)
+        if ledger is not None or outbox is not None:
+            self.link.recall = self._recall
         self._identity = worker_identity()
 
     @classmethod
@@ -85,10 +101,13 @@ class Fencepost:
         """Return an application on a private Valkey in a data folder, started here or attached to.
 
         path: the folder, by default FENCEPOST_DATA, else .fencepost in the working directory. settings: as for
-        Fencepost, without redis.
+        Fencepost, without redis; with the extra `sql`, the ledger is by default a SQLite file in the folder, and
+        ledger=None does without.
         The server ends with the process that started it; its data stays. For development, tests and demos.
         """
         server = EmbeddedServer.start(path)
+        if "ledger" not in settings and importlib.util.find_spec("sqlalchemy") is not None:
+            settings["ledger"] = f"sqlite:///{server.path / 'ledger.sqlite'}"
         app = cls(server.url, **settings)
         app.server = server
         app.link.connections.revive = _reviver(server)
@@ -96,8 +115,14 @@ class Fencepost:
 
     @classmethod
     def from_environment(cls, **settings: Any) -> Fencepost:
-        """Return an application at FENCEPOST_REDIS_URL, or an embedded one where that is not set."""
+        """Return an application at FENCEPOST_REDIS_URL, or an embedded one where that is not set.
+
+        FENCEPOST_LEDGER_URL and FENCEPOST_OUTBOX_URL stand for ledger and outbox where those are not given.
+        """
         url = os.environ.get("FENCEPOST_REDIS_URL")
+        for name in ("ledger", "outbox"):
+            if (said := os.environ.get(f"FENCEPOST_{name.upper()}_URL")) is not None:
+                settings.setdefault(name, said)
         return cls(url, **settings) if url else cls.embedded(**settings)
 
     def job(
@@ -120,6 +145,7 @@ class Fencepost:
         max_crashes: int = 3,
         retention: _Length = 86_400.0,
         failed_retention: _Length = 604_800.0,
+        durability: Literal["redis", "ledger"] = "redis",
     ) -> _Decorator:
         """Register a function as the handler of a kind.
 
@@ -128,6 +154,7 @@ class Fencepost:
         when_redis_away: as in ResourceRule. timeout: the longest one run may take. dedup: a template, or True for all
         arguments: one live job a key. priority: 0 to 9, higher is earlier; a step is worth a minute of waiting.
         version: of the signature. max_crashes: how often its worker may die before the job is buried as poison.
+        durability: "ledger" writes a job into SQL before its caller has an answer, so that no loss of Redis loses it.
         The first parameter may be `run: Run`. Raises ConfigurationError.
         """
 
@@ -147,7 +174,10 @@ class Fencepost:
                 max_crashes=max_crashes,
                 retention_s=parse_duration_s(retention, "retention"),
                 failed_retention_s=parse_duration_s(failed_retention, "failed_retention"),
+                durable=durable_by(durability),
             )
+            if settings.durable and self.ledger_url is None:
+                raise ConfigurationError("durability", "the application has no ledger", 'Write Fencepost(ledger="…").')
             if settings.kind in self.handlers:
                 raise ConfigurationError("kind", f"{settings.kind!r} is registered twice", "Give one another kind=….")
             handler: Handler[Any, Any] = Handler(function, settings, self._enqueuer)
@@ -174,6 +204,38 @@ class Fencepost:
     def get(self, job_id: str) -> Job[Any]:
         """Return a handle for a job id; nothing is read yet."""
         return Job(self.link, job_id, "")
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """The ledger, None for an application without one. Raises ConfigurationError where SQLAlchemy is missing."""
+        if self._ledger is None and self.ledger_url is not None:
+            with self._sql_lock:
+                if self._ledger is None:
+                    self._ledger = _opened(self.ledger_url, self.link.store.keys.namespace)
+        return self._ledger
+
+    @property
+    def outbox(self) -> Outbox | None:
+        """The outbox, None for an application without one."""
+        if self._outbox is None and self.outbox_url is not None:
+            with self._sql_lock:
+                if self._outbox is None:
+                    self._outbox = Outbox(self.outbox_url, self.link, lambda: self.ledger)
+        return self._outbox
+
+    def _recall(self, job_id: str) -> JobRecord | None:
+        """What SQL knows of a job that Redis has not."""
+        ledger, outbox = self.ledger, self.outbox
+        job = ledger.job(job_id) if ledger is not None else None
+        if job is not None:
+            return JobRecord(
+                id=job.job_id, state="queued" if job.state == "accepted" else job.state, kind=job.kind, queue=job.queue,
+                payload=job.spec.payload if job.spec else b"", resource=job.resource or None, reason=job.reason or None,
+                created_at=job.created_at_ms, updated_at=job.updated_at_ms, finished_at=job.finished_at_ms,
+                attempts=job.attempts, generation=job.generation, token=job.token, worker=job.worker or None,
+                durable=job.durable, other={"source": "ledger"},
+            )  # fmt: skip
+        return outbox.recall(job_id) if outbox is not None else None
 
     def lease(
         self,
@@ -209,11 +271,26 @@ class Fencepost:
 
     def close_sync(self) -> None:
         """As close, for code without an event loop."""
+        if self._outbox is not None:
+            self._outbox.close()
+        if self._ledger is not None:
+            self._ledger.close()
+        self._enqueuer.close()
         self.link.synchronous.close()
         self.link.connections.revive = None
         if self.server is not None:
             self.server.stop()
             self.server = None
+
+
+def _opened(url: str, namespace: str) -> Ledger:
+    try:
+        from fencepost.ledger import Ledger
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("sqlalchemy", "alembic"):
+            raise
+        raise ConfigurationError("ledger", f"{error.name} is not installed", "pip install 'fencepost[sql]'.") from error
+    return Ledger(url, namespace)
 
 
 def _rule(

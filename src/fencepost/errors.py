@@ -1,12 +1,13 @@
 """The errors of Fencepost: one tree, a branch for each cause a caller can act on.
 
     FencepostError
-    ├ FenceError ─ StaleToken · LeaseExpired · LeaseLost
+    ├ FenceError ─ StaleToken · LeaseExpired · LeaseLost · SectionRepeat
+    ├ TransactionEnded
     ├ ArgumentsRefused (ValueError) ─ ResultRefused
     ├ PayloadUndecodable · UnknownKind · JobNotFound
     ├ IdempotencyConflict · QueueFull · ResourceBusy
-    ├ RedisUnavailable · ScriptError
-    ├ JobFailed · JobCancelled · ResultTimeout
+    ├ RedisUnavailable · ScriptError · LedgerUnavailable
+    ├ JobFailed · JobCancelled · ResultTimeout · ResultExpired
     └ ConfigurationError (ValueError) · IllegalTransition · UnsafeSetup
 
 Each carries its data as attributes and passes the same plain values to Exception, so it survives pickling and copying.
@@ -27,14 +28,18 @@ __all__ = [
     "JobNotFound",
     "LeaseExpired",
     "LeaseLost",
+    "LedgerUnavailable",
     "PayloadUndecodable",
     "QueueFull",
     "RedisUnavailable",
     "ResourceBusy",
+    "ResultExpired",
     "ResultRefused",
     "ResultTimeout",
     "ScriptError",
+    "SectionRepeat",
     "StaleToken",
+    "TransactionEnded",
     "UnknownKind",
     "UnsafeSetup",
 ]
@@ -101,6 +106,37 @@ class LeaseLost(FenceError):
         return (
             f"job {self.job_id}: this run must stop ({self.why}): {_LOST.get(self.why, 'it is not the owner')}. "
             f"Nothing it writes from here on is accepted. Release what you hold and let this error pass."
+        )
+
+
+class SectionRepeat(FenceError):
+    """A guarded section was rolled back and has to be done again from its start; the run itself is good. why: what
+    the database said, or that the token had to be raised first."""
+
+    def __init__(self, job_id: str, key: str, why: str) -> None:
+        super().__init__(job_id, key, why)
+        self.job_id, self.key, self.why = job_id, key, why
+
+    def __str__(self) -> str:
+        return (
+            f"effect {self.key}: the section has to be repeated: {self.why}. It was rolled back and nothing was "
+            f"written. Let this error pass: the job runs again at once, and no attempt is charged. To repeat the "
+            f"section alone, write it as a function and give it to `call`."
+        )
+
+
+class TransactionEnded(FencepostError):
+    """A guarded block, or the database itself, ended the section's transaction before the section did."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = key
+
+    def __str__(self) -> str:
+        return (
+            f"effect {self.key}: the transaction of the section ended inside the block, so the fence could not be "
+            f"checked. The effect was not recorded; what the block committed by itself stays. Take commit() and "
+            f"rollback() out of the block, and let errors of the database pass."
         )
 
 
@@ -218,10 +254,7 @@ class ResourceBusy(FencepostError):
 
 
 class RedisUnavailable(FencepostError):
-    """A call did not get its answer from Redis.
-
-    executed: False = it certainly did not run; True = it ran, the answer was lost; None = unknown.
-    """
+    """A call got no answer from Redis. executed: False = it did not run; True = it ran; None = unknown."""
 
     def __init__(self, what: str, cause: str, executed: bool | None) -> None:
         super().__init__(what, cause, executed)
@@ -237,6 +270,21 @@ class RedisUnavailable(FencepostError):
             f"Redis gave no answer to `{self.what}` ({self.cause}). {changed}. The same call may be sent again safely: "
             f"every call is made to be repeated with the same ids. If it goes on, see whether the server runs, and "
             f"whether the URL is right."
+        )
+
+
+class LedgerUnavailable(FencepostError):
+    """The database of the ledger or the outbox is away. executed: False = nothing was changed; None = unknown."""
+
+    def __init__(self, what: str, cause: str, executed: bool | None = False) -> None:
+        super().__init__(what, cause, executed)
+        self.what, self.cause, self.executed = what, cause, executed
+
+    def __str__(self) -> str:
+        changed = "Nothing was changed" if self.executed is False else "Whether it was carried out is unknown"
+        return (
+            f"the SQL database gave no answer to `{self.what}` ({self.cause}). {changed}. Send it again with the same "
+            f"job id or idempotency key; if it goes on, see whether the server runs. Jobs that are not durable go on."
         )
 
 
@@ -294,6 +342,20 @@ class ResultTimeout(FencepostError):
         return (
             f"job {self.job_id} has no result after {self.waited_s:.3g} s; it is `{self.state}`. The job was not "
             f"touched and goes on. Wait again with a longer timeout, and check that a worker serves its queue."
+        )
+
+
+class ResultExpired(FencepostError):
+    """Waiting for a result: the job is done, but only the ledger knows of it, and what it returned is gone."""
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(job_id)
+        self.job_id = job_id
+
+    def __str__(self) -> str:
+        return (
+            f"job {self.job_id} is done, and its result is gone: Redis keeps it for the `retention` of its kind, the "
+            f"ledger keeps only that it was done. Nothing was changed. Read what the job wrote, or raise `retention`."
         )
 
 

@@ -10,10 +10,12 @@ from typing import Any, Generic, TypeVar
 from fencepost.clock import uuid7
 from fencepost.codec import decode_result
 from fencepost.errors import (
+    IdempotencyConflict,
     IllegalTransition,
     JobCancelled,
     JobFailed,
     JobNotFound,
+    ResultExpired,
     ResultTimeout,
 )
 from fencepost.job import JobRecord
@@ -29,8 +31,9 @@ R = TypeVar("R")
 class Job(Generic[R]):
     """An accepted job.
 
-    id: its job id. state: at the moment of the answer. duplicate: the dedup key belonged to this live job already,
-    nothing new was stored. replayed: this very request (idempotency key) was accepted before.
+    id: its job id. state: at the moment of the answer; "outbox" until its transaction has committed. duplicate: the
+    dedup key belonged to this live job already, nothing new was stored. replayed: this very request (idempotency key)
+    was accepted before.
     """
 
     __slots__ = ("_link", "duplicate", "id", "replayed", "state")
@@ -44,17 +47,32 @@ class Job(Generic[R]):
         return f"Job({self.id!r}, state={self.state!r}{marks})"
 
     async def status(self) -> JobRecord:
-        """Read the job as it is now. Raises JobNotFound, RedisUnavailable."""
-        return _found(self.id, await self._link.asynchronous.run(self._link.store.job(self.id)))
+        """Read the job as it is now.
+
+        What Redis has not (any more) comes from the ledger or the outbox, where the application has one; then
+        `other["source"]` says so. Raises JobNotFound, RedisUnavailable, LedgerUnavailable.
+        """
+        record = await self._link.asynchronous.run(self._link.store.job(self.id))
+        if record is not None or self._link.recall is None:
+            return _found(self.id, record)
+        record = _found(self.id, await asyncio.to_thread(self._link.recall, self.id))
+        owner = _owner(record)
+        return record if owner is None else await Job[R](self._link, owner, "").status()
 
     def status_sync(self) -> JobRecord:
         """As status, for code without an event loop."""
-        return _found(self.id, self._link.synchronous.run(self._link.store.job(self.id)))
+        record = self._link.synchronous.run(self._link.store.job(self.id))
+        if record is not None or self._link.recall is None:
+            return _found(self.id, record)
+        record = _found(self.id, self._link.recall(self.id))
+        owner = _owner(record)
+        return record if owner is None else Job[R](self._link, owner, "").status_sync()
 
     async def result(self, timeout: float = 30.0) -> R:
         """Wait for the job to end and return what its handler returned, at most `timeout` seconds.
 
-        Raises JobFailed, JobCancelled, JobNotFound (also once its retention is over), ResultTimeout, RedisUnavailable.
+        Raises JobFailed, JobCancelled, JobNotFound (also once its retention is over; with a ledger, a job that was done
+        then raises ResultExpired), ResultTimeout, RedisUnavailable, LedgerUnavailable.
         Asks with pauses of a tenth of the time waited so far, 5 ms to 1 s.
         """
         waiting = _wait(self.id, timeout)
@@ -107,12 +125,22 @@ def _found(job_id: str, record: JobRecord | None) -> JobRecord:
     return record
 
 
+def _owner(record: JobRecord) -> str | None:
+    """The job that has the work of one from the outbox, if another was there first. Raises IdempotencyConflict."""
+    owner = record.other.get("owner")
+    if owner is not None and record.other.get("answer") == "CONFLICT":
+        raise IdempotencyConflict((record.idem or "").partition(":")[2], owner)
+    return owner
+
+
 def _wait(job_id: str, timeout_s: float) -> Generator[float, JobRecord, Any]:
     """The waiting of result, without I/O: yields pauses, is sent records, returns the result."""
     started = time.monotonic()
     record = yield 0.0
     while True:
         if record.state == State.DONE:
+            if record.result is None and "ledger" in (record.reason, record.other.get("source")):
+                raise ResultExpired(job_id)
             return decode_result(record.result)
         if record.state == State.FAILED:
             raise JobFailed(job_id, record.reason or "", record.error or "")

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
 from fencepost.clock import epoch_ms, parse_duration_s, uuid7
 from fencepost.codec import ArgumentsCodec, canonical_key, request_fingerprint
@@ -20,7 +20,7 @@ from fencepost.keys import check_queue
 from fencepost.resource import ResourceRule, ResourceTemplate
 from fencepost.retry import RetryPolicy
 
-__all__ = ["Bound", "Handler", "HandlerSettings", "Options", "Prepared"]
+__all__ = ["Bound", "Handler", "HandlerSettings", "Options", "Prepared", "durable_by"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -29,7 +29,8 @@ R = TypeVar("R")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerSettings:
     """What app.job declares about a kind. timeout_s: the longest one run may take. dedup: template, or True for
-    "kind and all arguments". retention_s, failed_retention_s: how long an ended job can be read."""
+    "kind and all arguments". retention_s, failed_retention_s: how long an ended job can be read. durable: the ledger
+    has a job before its caller has an answer."""
 
     kind: str
     queue: str = "default"
@@ -42,6 +43,7 @@ class HandlerSettings:
     max_crashes: int = 3
     retention_s: float = 86_400.0
     failed_retention_s: float = 604_800.0
+    durable: bool = False
 
     def __post_init__(self) -> None:
         if not self.kind or len(self.kind) > 200 or not self.kind.isprintable() or " " in self.kind:
@@ -61,7 +63,8 @@ class HandlerSettings:
 @dataclass(frozen=True, slots=True)
 class Options:
     """What one enqueue may change. delay: seconds, text like "2m" or a timedelta. run_at: an aware datetime. dedup: a
-    key, template or True; False switches the kind's own off. client: whose idempotency key it is."""
+    key, template or True; False switches the kind's own off. client: whose idempotency key it is. durability: "ledger"
+    or "redis", by default the kind's."""
 
     delay: float | str | timedelta | None = None
     run_at: datetime | None = None
@@ -72,6 +75,7 @@ class Options:
     queue: str | None = None
     job_id: str | None = None
     idempotency_ttl: float = 86_400.0
+    durability: Literal["redis", "ledger"] | None = None
 
 
 _NONE = Options()
@@ -116,6 +120,14 @@ class Handler(Generic[P, R]):
         """As enqueue, for code without an event loop: Django, Flask, scripts."""
         return self._enqueuer.enqueue_sync(self.spec(_NONE, args, kwargs))
 
+    async def enqueue_in(self, connection: Any, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Enqueue a job inside the transaction of an asynchronous connection or session; see Bound.enqueue_in."""
+        return await Bound(self, _NONE).enqueue_in(connection, *args, **kwargs)
+
+    def enqueue_in_sync(self, connection: Any, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """As enqueue_in, with a synchronous connection or session; see Bound.enqueue_in."""
+        return Bound(self, _NONE).enqueue_in_sync(connection, *args, **kwargs)
+
     def prepare(self, *args: P.args, **kwargs: P.kwargs) -> Prepared:
         """Check the arguments and return a job for Fencepost.enqueue_many. Raises ArgumentsRefused."""
         return Prepared(self.spec(_NONE, args, kwargs))
@@ -140,11 +152,14 @@ class Handler(Generic[P, R]):
         queue: str | None = None,
         job_id: str | None = None,
         idempotency_ttl: float = 86_400.0,
+        durability: Literal["redis", "ledger"] | None = None,
     ) -> Bound[P, R]:
         """Return the handler with other options for this enqueue; see Options for their meaning."""
         return Bound(
             self,
-            Options(delay, run_at, priority, dedup, idempotency_key, client, queue, job_id, idempotency_ttl),
+            Options(
+                delay, run_at, priority, dedup, idempotency_key, client, queue, job_id, idempotency_ttl, durability
+            ),
         )
 
     # -- from arguments to a JobSpec ----------------------------------------------------------------------
@@ -168,6 +183,7 @@ class Handler(Generic[P, R]):
             spec.retention_ms = round(settings.retention_s * 1000)
         if settings.failed_retention_s != 604_800.0:
             spec.failed_retention_ms = round(settings.failed_retention_s * 1000)
+        spec.durable = settings.durable
         rule = settings.resource
         if rule is not None:
             spec.resource = rule.render({**codec.defaults, **arguments}, settings.kind)
@@ -193,6 +209,8 @@ class Handler(Generic[P, R]):
             spec.run_at_ms = max(0, epoch_ms(options.run_at))
         if options.job_id is not None:
             spec.id = options.job_id
+        if options.durability is not None:
+            spec.durable = durable_by(options.durability)
         if options.idempotency_key is not None:
             spec.idem = idempotency_name(options.idempotency_key, options.client)
             spec.fingerprint = request_fingerprint(spec.kind, spec.payload)
@@ -224,9 +242,10 @@ class Bound(Generic[P, R]):
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Enqueue a job and return its handle.
 
-        Dedup key, idempotency key and job are stored in one atomic step. Raises ArgumentsRefused (nothing was sent),
-        IdempotencyConflict, QueueFull, RedisUnavailable (its `executed` tells whether the job may have been stored;
-        enqueue again with the same job_id or idempotency_key to find out).
+        Dedup key, idempotency key and job are stored in one atomic step. With durability="ledger" the job is in SQL
+        before that: it is accepted even while Redis is away, and put into it later. Raises ArgumentsRefused (nothing
+        was sent), IdempotencyConflict, QueueFull, LedgerUnavailable, RedisUnavailable (its `executed` tells whether the
+        job may have been stored; enqueue again with the same job_id or idempotency_key to find out).
         """
         handler = self._handler
         return await handler._enqueuer.enqueue(handler.spec(self._options, args, kwargs))
@@ -235,6 +254,22 @@ class Bound(Generic[P, R]):
         """As enqueue, for code without an event loop."""
         handler = self._handler
         return handler._enqueuer.enqueue_sync(handler.spec(self._options, args, kwargs))
+
+    async def enqueue_in(self, connection: Any, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Enqueue a job inside the transaction that is open on a connection or session, or that it begins by itself.
+
+        connection: an AsyncSession or AsyncConnection of SQLAlchemy, or an AsyncConnection of psycopg, of the database
+        that Fencepost(outbox=…) names. One row is written, nothing is sent: rolled back, there is no job and no key is
+        taken; committed, the job is published at once, or by a relay. Its id is fixed here. Dedup and idempotency keys
+        are honoured when it is published: `status` then tells of the job that was there first.
+        Raises ArgumentsRefused, ConfigurationError (autocommit, no outbox), and what the driver raises.
+        """
+        spec = self._handler.spec(self._options, args, kwargs)
+        return await self._handler._enqueuer.enqueue_in(connection, spec)
+
+    def enqueue_in_sync(self, connection: Any, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """As enqueue_in, with a Session or Connection of SQLAlchemy, or one of psycopg, sqlite3 or Django."""
+        return self._handler._enqueuer.enqueue_in_sync(connection, self._handler.spec(self._options, args, kwargs))
 
     def prepare(self, *args: P.args, **kwargs: P.kwargs) -> Prepared:
         """Check and return a job for Fencepost.enqueue_many."""
@@ -262,6 +297,13 @@ class Bound(Generic[P, R]):
             else:
                 out.append(None)
         return specs, out
+
+
+def durable_by(durability: str) -> bool:
+    """Whether a job goes to the ledger first. Raises ConfigurationError for a word that is none."""
+    if durability not in ("redis", "ledger"):
+        raise ConfigurationError("durability", f"{durability!r} is unknown", 'Write "ledger" or "redis".')
+    return durability == "ledger"
 
 
 def _filled(

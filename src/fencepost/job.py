@@ -23,7 +23,8 @@ class JobSpec(msgspec.Struct, kw_only=True, gc=False):
     earlier. delay_ms: from now by the clock of Redis; run_at_ms: a moment, milliseconds since 1970; of both, the later
     counts. resource, limit, on_busy, ordered: as in ResourceRule. dedup: key about the work. idem, fingerprint,
     idem_ttl_ms: key, request and lifetime about the request. retention_ms: how long a done or cancelled job can be
-    read; failed_retention_ms: the same for a failed one.
+    read; failed_retention_ms: the same for a failed one. durable: the ledger has it before Redis; generation: above 1
+    only where the ledger puts a requeued job back.
     """
 
     id: str
@@ -45,6 +46,8 @@ class JobSpec(msgspec.Struct, kw_only=True, gc=False):
     max_crashes: int = 3
     retention_ms: int = _DAY_MS
     failed_retention_ms: int = 7 * _DAY_MS
+    durable: bool = False
+    generation: int = 1
 
     def check(self) -> None:
         """Raise ConfigurationError if a value is outside its bounds."""
@@ -82,6 +85,7 @@ _SPEC_BOUNDS: Final = (
     ("max_crashes", 0, 1_000_000),
     ("retention_ms", 0, 3_660 * _DAY_MS),
     ("failed_retention_ms", 0, 3_660 * _DAY_MS),
+    ("generation", 1, 1_000_000),
 )
 
 
@@ -108,6 +112,7 @@ class JobRecord(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     max_crashes: int = 3
     retention_ms: int | None = None
     failed_retention_ms: int | None = None
+    durable: bool = False
     attempts: int = 0
     crashes: int = 0
     releases: int = 0
@@ -126,6 +131,11 @@ class JobRecord(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     cancel: str | None = None
     finished_at: int | None = None
     settled: str | None = None
+    bumped: str | None = None
+    steps: dict[str, bytes] = msgspec.field(default_factory=dict)
+    """Results of run.step by name, as JSON."""
+    outside: dict[str, bytes] = msgspec.field(default_factory=dict)
+    """What run.outside knows of each effect by name, as JSON."""
     other: dict[str, str] = msgspec.field(default_factory=dict)
     """Fields of the hash that this release does not know."""
 
@@ -135,21 +145,26 @@ class JobRecord(msgspec.Struct, kw_only=True, frozen=True, gc=False):
         a number that is none is left at its default and the text is kept in `other`."""
         known: dict[str, Any] = {}
         other: dict[str, str] = {}
+        steps: dict[str, bytes] = {}
+        outside: dict[str, bytes] = {}
         packed = fields.get("opts") or fields.get(b"opts") or ""  # type: ignore[call-overload]
         pairs = [line.partition("=")[::2] for line in _text(packed).split("\n") if line]
         for raw_name, raw in (*pairs, *fields.items()):
             name = raw_name if isinstance(raw_name, str) else _text(raw_name)
             if name in _BYTES:
-                known[name] = raw if isinstance(raw, bytes) else str(raw).encode("utf-8", "surrogateescape")
+                known[name] = _raw(raw)
             elif name in _TEXTS:
                 known[name] = _text(raw)
-            elif name == "ordered":
+            elif name.startswith(("step:", "outside:")):
+                kept = steps if name.startswith("step:") else outside
+                kept[name.partition(":")[2]] = _raw(raw)
+            elif name in ("ordered", "durable"):
                 known[name] = _text(raw) not in ("", "0", "false")
             elif name in _INTS and (number := _integer(raw)) is not None:
                 known[name] = number
             elif name not in ("id", "opts"):
                 other[name] = _text(raw)
-        return cls(id=job_id, other=other, **known)
+        return cls(id=job_id, other=other, steps=steps, outside=outside, **known)
 
     def to_json(self) -> dict[str, Any]:
         """Return the record for `--json`: only fields that are set, JSON texts opened, the token as a decimal string
@@ -157,10 +172,13 @@ class JobRecord(msgspec.Struct, kw_only=True, frozen=True, gc=False):
         out: dict[str, Any] = {}
         for name in self.__struct_fields__:
             value = getattr(self, name)
-            if value is None or name == "other":
+            if value is None or name in ("other", "steps", "outside"):
                 continue
             out[name] = _opened(value) if isinstance(value, bytes) else value
         out["token"] = str(self.token)
+        for name in ("steps", "outside"):
+            if kept := getattr(self, name):
+                out[name] = {key: _opened(value) for key, value in kept.items()}
         if self.other:
             out["other"] = dict(self.other)
         return out
@@ -169,9 +187,15 @@ class JobRecord(msgspec.Struct, kw_only=True, frozen=True, gc=False):
 _BYTES: Final = frozenset({"payload", "progress", "checkpoint", "result"})
 _TEXTS: Final = frozenset(
     {"state", "kind", "queue", "resource", "on_busy", "dedup", "idem", "nonce", "worker"}
-    | {"error", "error_class", "reason", "cancel", "settled"}
+    | {"error", "error_class", "reason", "cancel", "settled", "bumped"}
 )
-_INTS: Final = frozenset(JobRecord.__struct_fields__) - _BYTES - _TEXTS - {"id", "other", "ordered"}
+_INTS: Final = (
+    frozenset(JobRecord.__struct_fields__) - _BYTES - _TEXTS - {"id", "other", "ordered", "durable", "steps", "outside"}
+)
+
+
+def _raw(raw: Any) -> bytes:
+    return raw if isinstance(raw, bytes) else str(raw).encode("utf-8", "surrogateescape")
 
 
 def _text(raw: Any) -> str:

@@ -14,13 +14,24 @@ import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from fencepost.clock import boottime_s, new_nonce
 from fencepost.driver import AsyncDriver, Call, SyncDriver
-from fencepost.errors import ConfigurationError, FencepostError, LeaseLost, RedisUnavailable, ResourceBusy
+from fencepost.errors import (
+    ConfigurationError,
+    FencepostError,
+    LeaseExpired,
+    LeaseLost,
+    RedisUnavailable,
+    ResourceBusy,
+    StaleToken,
+)
 from fencepost.log import emit
 from fencepost.store import Answer, RunKey, Store
+
+if TYPE_CHECKING:
+    from fencepost.fence import Guarded
 
 __all__ = ["Lease", "local_deadline"]
 
@@ -84,6 +95,71 @@ class Lease:
             self._lose("deadline")
         if self.lost:
             raise LeaseLost(self.name, self.lost)
+
+    # -- what the SQL guard asks of a holder --------------------------------------------------------------
+
+    def guarded(self, factory: Any, name: str, resource: str | None = None) -> Guarded:
+        """Return a section that commits in the user's own SQL database only while this lease is ours, and once a name.
+
+        name: of the effect, within this resource: "2026-11-30" makes one effect a day. The rest as in Run.guarded.
+        """
+        from fencepost.fence import Guarded
+
+        return Guarded(self, factory, name, resource)
+
+    @property
+    def namespace(self) -> str:
+        return self._store.keys.namespace
+
+    @property
+    def job_id(self) -> str:
+        return ""
+
+    @property
+    def nonce(self) -> str:
+        return self._nonce
+
+    @property
+    def lease_s(self) -> float:
+        return self.ttl_s
+
+    def fence_resource(self, resource: str | None = None) -> str:
+        """What is fenced in SQL: the resource; where more than one may hold it, this lease alone."""
+        if resource is not None:
+            return resource
+        return self.name if self.limit == 1 else f"@{self._nonce}"
+
+    def effect_key(self, name: str) -> str:
+        """Return the key of an effect: the resource and the name."""
+        if not 0 < len(name) <= 100 or not name.isprintable() or name != name.strip():
+            raise ConfigurationError("effect", f"{name!a:.60} is not a printable name of 1 to 100 characters")
+        return f"@{self.name}:{name}"
+
+    async def bump(self, floor: int, where: str) -> None:
+        """Get a token above floor, which SQL knows, if the lease is still ours. Raises StaleToken, LeaseExpired."""
+        self._bumped(await self._drivers[0]().run(self._store.bump(self._run_key(), self.owner, floor, where)), floor)
+
+    def bump_sync(self, floor: int, where: str) -> None:
+        """As bump, for code without an event loop."""
+        self._bumped(self._drivers[1]().run(self._store.bump(self._run_key(), self.owner, floor, where)), floor)
+
+    def _bumped(self, answer: Answer, floor: int) -> None:
+        if answer.word == "OK":
+            self.token = max(self.token, int(answer.detail))
+        elif answer.word == "STALE":
+            self.newer(max(floor, int(answer.detail)))
+            raise StaleToken(self.name, self.token, max(floor, int(answer.detail)))
+        else:
+            self._lose("expired")
+            raise LeaseExpired(self.name, self.token)
+
+    def newer(self, token: int) -> None:
+        """Somebody else has this token, which is above ours."""
+        self._lose("stale")
+
+    def note_effect(self, key: str, first: bool) -> None:
+        """Log an effect that SQL has; without a job there is no outcome to tell it with."""
+        emit(_log, logging.INFO, "effect" if first else "effect_found", resource=self.name, key=key)
 
     # -- entering -----------------------------------------------------------------------------------------
 
@@ -195,7 +271,7 @@ class Lease:
     def _hold(self) -> None:
         self.held = True
         name = f"fencepost-lease-{self.name}"
-        self._heart = threading.Thread(target=self._beat, args=(self._run_key(), self._stop), name=name, daemon=True)
+        self._heart = threading.Thread(target=self._beat, args=(self._stop,), name=name, daemon=True)
         self._heart.start()
 
     def _tell_open(self) -> None:
@@ -204,7 +280,7 @@ class Lease:
 
     # -- holding ------------------------------------------------------------------------------------------
 
-    def _beat(self, run: RunKey, stop: threading.Event) -> None:
+    def _beat(self, stop: threading.Event) -> None:
         """Renew until released or lost. A network error is retried until the local deadline; "not yours" is final."""
         pause_s = self.ttl_s / 3
         while not stop.wait(min(pause_s, max(0.0, self._until - boottime_s()))):
@@ -212,11 +288,14 @@ class Lease:
             if sent_at >= self._until:
                 return None if stop.is_set() else self._lose("deadline")
             # An answer that comes after the deadline is of no use: nobody waits for it.
+            run = self._run_key()
             word = self._renew(run, max(0.02, min(self.ttl_s / 6, self._until - sent_at)))
             if stop.is_set():
                 return None
             if word == "OK":
                 self._until, pause_s = local_deadline(sent_at, self.ttl_s), self.ttl_s / 3
+            elif word and run != self._run_key():  # bumped while the call was on its way: ask again
+                pause_s = self.ttl_s / 12
             elif word:
                 return self._lose("stale" if word == "STALE" else "expired")
             else:

@@ -14,6 +14,7 @@
     scheduled, queued, waiting ──cancel──▶ cancelled
     processing ──cancel──▶ processing (asked for; obeyed when the run next settles) or cancelled (hard, bumps the token)
     failed, cancelled ──requeue──▶ queued, a new generation              done, failed, cancelled ──purge──▶ gone
+    any live state ──conclude──▶ done, failed or cancelled, as the ledger knows it ended and Redis had forgotten
 
 `None` stands for "no such job": before enqueue and after purge. Scripts, ledger and tools all obey TRANSITIONS.
 """
@@ -66,6 +67,7 @@ class Verb(StrEnum):
     PROMOTE = "promote"
     CANCEL = "cancel"
     REQUEUE = "requeue"
+    CONCLUDE = "conclude"
     PURGE = "purge"
 
 
@@ -117,6 +119,10 @@ TRANSITIONS: Final[Mapping[tuple[State | None, Verb], frozenset[State | None]]] 
         # What was done is not done again: enqueue a new job for that.
         (_F, Verb.REQUEUE): _to(_Q),
         (_C, Verb.REQUEUE): _to(_Q),
+        (_S, Verb.CONCLUDE): _to(_D, _F, _C),
+        (_Q, Verb.CONCLUDE): _to(_D, _F, _C),
+        (_W, Verb.CONCLUDE): _to(_D, _F, _C),
+        (_P, Verb.CONCLUDE): _to(_D, _F, _C),
         (_D, Verb.PURGE): _to(None),
         (_F, Verb.PURGE): _to(None),
         (_C, Verb.PURGE): _to(None),

@@ -44,6 +44,8 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     version: int = 1
     checkpoint: bytes = b""
     resource: str = ""
+    again: bool = False
+    """An earlier run may have left steps behind."""
 
     @property
     def key(self) -> RunKey:
@@ -60,13 +62,15 @@ class Served(msgspec.Struct, frozen=True, gc=False):
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
-    """How a run ended. word and values: see the header of finish.lua."""
+    """How a run ended. word and values: see the header of finish.lua. notes: (event, effect key) of what it committed
+    in SQL, told in the same step."""
 
     job_id: str
     token: str
     nonce: str
     word: str
     values: tuple[Any, ...]
+    notes: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +125,25 @@ class Store:
     def finish(self, outcomes: Iterable[Outcome], request: Request) -> Call[Served]:
         """Write the outcomes and claim the next jobs in one step."""
         items: list[Any] = []
+        wanted: list[int] = []
+        number = 0
         for outcome in outcomes:
-            items += (outcome.job_id, outcome.token, outcome.nonce, outcome.word)
-            items += outcome.values
-        return self._serving("finish", request, items)
+            who = (outcome.job_id, outcome.token, outcome.nonce)
+            for note in outcome.notes:
+                items += (*who, "NOTE", *note)
+                number += 1
+            items += (*who, outcome.word, *outcome.values)
+            wanted.append(number)
+            number += 1
+        call = self._serving("finish", request, items)
+        if number == len(wanted):
+            return call
+
+        def parse(reply: Any) -> Served:
+            served = call.parse(reply)
+            return msgspec.structs.replace(served, replies=[served.replies[index] for index in wanted])
+
+        return Call("finish", call.script, call.keys, call.args, parse)
 
     def _serving(self, verb: str, request: Request, items: list[Any]) -> Call[Served]:
         r = request
@@ -143,8 +162,15 @@ class Store:
             args += run
         return Call("renew", load("renew"), self._base, args, lambda reply: _answers(reply[1:]))
 
-    def checkpoint(self, run: RunKey, worker: str, field: str, value: bytes) -> Call[Answer]:
-        return Call("checkpoint", load("checkpoint"), self._base, [*run, worker, field, value], _answer)
+    def checkpoint(
+        self, run: RunKey, worker: str, field: str, value: bytes, event: str = "", reason: str = ""
+    ) -> Call[Answer]:
+        args = [*run, worker, field, value, event, harmless_text(reason, _REASON_LIMIT)]
+        return Call("checkpoint", load("checkpoint"), self._base, args, _answer)
+
+    def bump(self, run: RunKey, worker: str, floor: int, where: str) -> Call[Answer]:
+        """OK with the new token, which is above floor; where: install | verify."""
+        return Call("bump", load("bump"), self._base, [*run, worker, floor, where], _answer)
 
     def ring(self, bell: str) -> Call[int]:
         """Wake one idle worker that waits at this bell."""
@@ -168,6 +194,17 @@ class Store:
 
     def heal(self, job_ids: Sequence[str], *, dry_run: bool = False) -> Call[list[Answer]]:
         return Call("heal", load("heal"), self._base, ["1" if dry_run else "", *job_ids], _answers)
+
+    # -- the ledger's calls -------------------------------------------------------------------------------
+
+    def archived(self, seq: int, lost: int, event_cap: int = 1_000_000) -> Call[Answer]:
+        """OK | AHEAD, with the partition's sequence number. lost: events found missing since the last call."""
+        return Call("archived", load("archived"), self._base, [seq, lost, event_cap], _answer)
+
+    def conclude(self, ended: Sequence[tuple[str, int, str, str, bytes]]) -> Call[list[Answer]]:
+        """CONCLUDED | ILLEGAL | NEWER | GONE for each (job id, generation, state, reason, result), in order."""
+        args = [value for one in ended for value in one]
+        return Call("conclude", load("conclude"), self._base, args, _answers)
 
     # -- stand-alone leases -------------------------------------------------------------------------------
 
@@ -252,7 +289,7 @@ def _served(reply: Any, nonce: str) -> Served:
             jobs.append(
                 Claimed(
                     job_id.decode(), kind.decode(), queues[index - 1], payload, token.decode(), run, int(attempt),
-                    int(crashes or 0), int(version or 1), mark, resource.decode(),
+                    int(crashes or 0), int(version or 1), mark, resource.decode(), crashes != b"",
                 )
             )  # fmt: skip
         else:

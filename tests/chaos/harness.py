@@ -29,16 +29,25 @@ STARTS_S = 15.0  # a process may take that long to come up on a busy machine
 class Stage:
     """One test's workers on one server. Everything random comes from its seed."""
 
-    def __init__(self, url: str, namespace: str, folder: Path, seed: int) -> None:
+    def __init__(
+        self,
+        url: str,
+        namespace: str,
+        folder: Path,
+        seed: int,
+        handlers: str = "handlers",
+        environment: dict[str, str] | None = None,
+    ) -> None:
         self.folder, self.seed, self.draw = folder, seed, random.Random(seed)
         self.environment = {
             **os.environ, "CHAOS_URL": url, "CHAOS_NAMESPACE": namespace, "CHAOS_FOLDER": str(folder),
+            "CHAOS_HANDLERS": handlers, **(environment or {}),
         }  # fmt: skip
         self.truth, self.shop = Truth(folder / "truth"), folder / "shop.db"
         self.workers: list[Process] = []
         self.dead: dict[int, float] = {}
         guard.prepare(self.shop)
-        self.kinds = self._load("handlers")
+        self.kinds = self._load(handlers)
 
     def _load(self, name: str) -> ModuleType:
         """The handlers' module of this stage, to enqueue by; the workers load their own."""

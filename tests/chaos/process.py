@@ -6,6 +6,7 @@ SIGTERM ends it as `fencepost worker` would. It also ends when its standard inpu
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import logging
 import os
@@ -13,8 +14,10 @@ import signal
 import sys
 
 from fencepost import Worker
-from tests.chaos.handlers import app, truth
 from tests.chaos.truth import note
+
+handlers = importlib.import_module(f"tests.chaos.{os.environ['CHAOS_HANDLERS']}")
+app, truth = handlers.app, handlers.truth
 
 
 async def main() -> None:

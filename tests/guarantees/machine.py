@@ -31,6 +31,7 @@ class Both:
         self.store, self.driver = Store(Keys(NAMESPACE)), SyncDriver(Connections(url), give_up_s=0.0)
         self.model = Model(clock.now_ms())
         self.newest_token = 0
+        self.read_to = "0-0"
         self.last: tuple[str, tuple[Any, ...]] | None = None
         self.moved = False
 
@@ -43,6 +44,7 @@ class Both:
         self.seen["calls"] += 1
         if verb == "cancel" and args[0] in self.model.jobs:
             self.seen[f"cancel of {self.model.jobs[args[0]].state}"] += 1
+        self.model.told = []
         expected = getattr(self.model, verb)(*args)
         reply = getattr(self, f"_{verb}")(*args)
         assert _same(reply, expected), f"{verb}{args}\n  answered {reply}\n  expected {expected}"
@@ -83,9 +85,18 @@ class Both:
     def _renew(self, lease_ms: int, runs: list[tuple[str, str, str]]) -> Any:
         return self.driver.run(self.store.renew(lease_ms, "w1", [RunKey(*run) for run in runs]))
 
-    def _checkpoint(self, job_id: str, token: str, nonce: str, value: str) -> Any:
+    def _checkpoint(self, job_id: str, token: str, nonce: str, field: str, value: str, event: str) -> Any:
         run = RunKey(job_id, token, nonce)
-        return self.driver.run(self.store.checkpoint(run, "w1", "checkpoint", value.encode()))
+        call = self.store.checkpoint(run, "w1", field, value.encode(), event, f"{field} {value}")
+        return self.driver.run(call)
+
+    def _bump(self, member: str, token: str, nonce: str, floor: int, where: str) -> Any:
+        answer = self.driver.run(self.store.bump(RunKey(member, token, nonce), "w1", floor, where))
+        assert answer.word != "OK" or int(answer.detail) > floor
+        return answer
+
+    def _conclude(self, ended: list[tuple[str, int, str, str, str]]) -> Any:
+        return self.driver.run(self.store.conclude([(*one[:4], one[4].encode()) for one in ended]))
 
     def _cancel(self, job_id: str, hard: bool, reason: str, request: str) -> Any:
         return self.driver.run(self.store.cancel(job_id, request, hard=hard, reason=reason))
@@ -119,6 +130,8 @@ class Both:
             assert found == _expected(job), f"{job.id} is {found},\nexpected {_expected(job)}"
         lease = {nonce: (one["state"], one["resource"], one.get("token")) for nonce, one in shot.lease.items()}
         assert lease == {one.nonce: (one.state, one.resource, one.token) for one in model.alone.values()}
+        told = self._told()
+        assert told == model.told, f"told {told}, expected {model.told}"
         assert shot.leases == model.leases
         assert shot.slots == _filled(model.slots)
         assert shot.line == _filled(model.lines)
@@ -127,6 +140,15 @@ class Both:
         assert shot.stats == model.stats, f"counters differ: {shot.stats - model.stats}, {model.stats - shot.stats}"
         assert int(shot.meta.get("last_us", 0)) // 1000 == model.last
         assert int(shot.meta.get("grace_until", 0)) == model.grace_until
+
+    def _told(self) -> list[tuple[str, str]]:
+        """What the last call told of effects, steps and bumps, in order."""
+        entries = self.client.xrange(self.store.keys.events, f"({self.read_to}")
+        lines = [line for _, fields in entries for line in fields[b"e"].decode().split("\n")]
+        if entries:
+            self.read_to = entries[-1][0].decode()
+        opened = [(line.split("\t") + [""] * 7)[:7] for line in lines]
+        return [(one[0], one[6]) for one in opened if one[0] in _TOLD]
 
     def _learn(self, shot: Snapshot) -> None:
         """Take over what only the server knows, the µs of scores and the new tokens, and judge it."""
@@ -157,6 +179,7 @@ class Both:
         self.newest_token = newest
 
 
+_TOLD = ("effect", "effect_found", "late_effect", "step", "intent", "outcome", "bumped")
 _FIELDS = (
     *("state", "attempts", "crashes", "releases", "generation", "token", "nonce", "checkpoint", "result", "reason"),
     *("cancel", "cancel_request", "cancelled_from", "requeue_request"),
@@ -170,7 +193,7 @@ def _fields(job: dict[str, str]) -> dict[str, str]:
         found["due"] = job["due_at"]
     if "settled" in job:
         found["settled"] = job["settled"]
-    return found
+    return found | {name: value for name, value in job.items() if name.startswith(("step:", "outside:"))}
 
 
 def _expected(job: Job) -> dict[str, str]:
@@ -180,7 +203,7 @@ def _expected(job: Job) -> dict[str, str]:
         found["due"] = str(job.due)
     if job.settled is not None:
         found["settled"] = " ".join(job.settled)
-    return found
+    return found | job.kept
 
 
 def _filled(of: dict[str, Any]) -> dict[str, Any]:
@@ -200,12 +223,16 @@ def _outcome(end: End) -> Outcome:
         values = (end.value, "Trouble", "text")
     elif end.word == "RELEASE":
         values = (end.delay_ms, end.value)
-    return Outcome(end.job_id, end.token, end.nonce, end.word, values)
+    elif end.word == "NOTE":
+        values = ("effect", end.value)
+    return Outcome(end.job_id, end.token, end.nonce, end.word, values, end.notes)
 
 
 def _served(served: Any, replies: bool = False) -> dict[str, Any]:
     due = None if served.due_in_s is None else round(served.due_in_s * 1000)
-    jobs = [(j.job_id, j.kind, j.queue, j.token, j.nonce, j.attempt, j.resource, j.crashes) for j in served.jobs]
+    jobs = [
+        (j.job_id, j.kind, j.queue, j.token, j.nonce, j.attempt, j.resource, j.crashes, j.again) for j in served.jobs
+    ]
     return {"now": served.server_ms, "due": due, "jobs": jobs} | ({"replies": served.replies} if replies else {})
 
 

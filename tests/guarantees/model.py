@@ -54,6 +54,9 @@ class Job:
     generation: int | None = None
     token: Any = None
     nonce: str | None = None
+    had: list[str] = field(default_factory=list)  # the tokens that the present run had before it was bumped
+    again: bool = False  # the present run is not the first
+    kept: dict[str, str] = field(default_factory=dict)  # results of steps, notes about effects outside
     checkpoint: str | None = None
     result: str | None = None
     reason: str | None = None
@@ -80,6 +83,7 @@ class Alone:
     state: str
     token: Any = None
     expires: float | None = None
+    had: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -104,6 +108,7 @@ class World:
     now: int = 0
     in_grace: bool = False
     grace_seen: int = 0
+    told: list[tuple[str, str]] = field(default_factory=list)  # events about effects, steps and bumps of the last call
 
     # -- jobs that are put off ----------------------------------------------------------------------------
 
@@ -163,7 +168,7 @@ class World:
         """May this run write?"""
         if job is None:
             return "GONE", ""
-        if job.state == "processing" and job.nonce == nonce and job.token == token:
+        if job.state == "processing" and job.nonce == nonce and token in (job.token, *job.had):
             alive = self.in_grace or self.leases[job.id] > self.now
             return ("OK" if alive else "EXPIRED"), ""
         if not job.nonce and job.state in ("queued", "waiting", "scheduled"):
@@ -205,7 +210,7 @@ class World:
         self.slots[job.resource].pop(run, None)
         self.hold(job.resource, f"={job.id}", until)
 
-    def end(self, job: Job, state: str, reason: str, run: str) -> None:
+    def end(self, job: Job, state: str, reason: str, run: str, event: str = "") -> None:
         """End a job for good: everything it had is free in the same step."""
         job.state, job.reason = state, reason or job.reason
         kept = job.failed_retention_ms if state == "failed" else job.retention_ms
@@ -217,7 +222,7 @@ class World:
                 self.free(job.resource, run)
             if self.leases.pop(f"={job.id}", None) is not None:
                 self.free(job.resource, f"={job.id}")
-        self.stats[f"{state}:{job.kind}"] += 1
+        self.stats[f"{event or state}:{job.kind}"] += 1
 
     # -- the sweep ----------------------------------------------------------------------------------------
 

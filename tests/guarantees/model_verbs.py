@@ -26,7 +26,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class End:
-    """An outcome; as store.Outcome. delay_ms: of RETRY and RELEASE. value: the result or the reason."""
+    """An outcome; as store.Outcome. delay_ms: of RETRY and RELEASE. value: the result, the reason, an effect's key."""
 
     job_id: str
     token: str
@@ -34,6 +34,7 @@ class End:
     word: str
     value: str = ""
     delay_ms: int = 0
+    notes: tuple[tuple[str, str], ...] = ()
 
 
 class Model(World):
@@ -78,6 +79,7 @@ class Model(World):
         taken = ("queue", "kind", "priority", "resource", "limit", "on_busy", "ordered", "dedup", "max_crashes")
         job = Job(spec.id, **{name: getattr(spec, name) for name in taken})
         job.retention_ms, job.failed_retention_ms = spec.retention_ms, spec.failed_retention_ms
+        job.generation = spec.generation if spec.generation > 1 else None
         due = self._due(spec)
         if due > self.now:
             job.state, job.due, job.score = "scheduled", due, due * 1000 - spec.priority * 60_000_000
@@ -98,9 +100,21 @@ class Model(World):
         self.begin()
         replies: list[Pair] = []
         settled: dict[str, str] = {}
+        told: list[tuple[str, str]] = []
+        late: list[str] = []
         for end in ends:
-            word, newest = self.check(self.jobs.get(end.job_id), end.token, end.nonce)
-            if word == "OK" and end.job_id in settled:  # an earlier item of this call settles the run
+            job = self.jobs.get(end.job_id)
+            word, newest = self.check(job, end.token, end.nonce)
+            notes = [*end.notes, ("effect", end.value)] if end.word == "NOTE" else end.notes
+            for name, key in notes:
+                if word == "OK":
+                    told.append((name, key))
+                elif not (job and self._has_settled(job, end.nonce)):
+                    told.append(("late_effect", key))
+                    late.append(job.kind if job else "?")
+            if end.word == "NOTE":
+                word, newest = ("REPLAY" if word != "OK" and job and self._has_settled(job, end.nonce) else "OK"), ""
+            elif word == "OK" and end.job_id in settled:  # an earlier item of this call settles the run
                 word, newest = ("REPLAY", "") if settled[end.job_id] == end.word else ("STALE", end.token)
             elif word == "OK":
                 settled[end.job_id] = end.word
@@ -110,7 +124,7 @@ class Model(World):
         refused = [
             end.word.lower() for end, (word, _) in zip(ends, replies, strict=True) if word not in ("OK", "REPLAY")
         ]
-        done = [end for end, (word, _) in zip(ends, replies, strict=True) if word == "OK"]
+        done = [end for end, (word, _) in zip(ends, replies, strict=True) if word == "OK" and end.word != "NOTE"]
         for end in done:
             self._settle(self.jobs[end.job_id], end)
         for end in done:
@@ -118,7 +132,14 @@ class Model(World):
         served = self._serve(ask)
         if not served.pop("replayed", False):  # a call sent again tells its refusals again, but counts them once
             self.stats.update(f"refused:{word}" for word in refused)
+            self.stats.update(f"late_effect:{kind}" for kind in late)
+            self.told = told
+        elif done:
+            self.told = told
         return served | {"replies": replies}
+
+    def _has_settled(self, job: Job, run: str) -> bool:
+        return (job.nonce == run and not job.live) or (job.settled is not None and job.settled[0] == run)
 
     def _was_settled_by(self, end: End) -> bool:
         job = self.jobs[end.job_id]
@@ -156,7 +177,7 @@ class Model(World):
         record = self.records.get((ask.worker, ask.lane))
         if ask.wanted and record is not None and record[0] == ask.nonce:
             runs = [(self.jobs.get(job_id), f"{ask.nonce}.{i}") for i, job_id in enumerate(record[1], 1)]
-            ours = [_run(job) for job, run in runs if job and job.state == "processing" and job.nonce == run]
+            ours = [_run(job, True) for job, run in runs if job and job.state == "processing" and job.nonce == run]
             return {"now": self.now, "due": None, "jobs": ours, "replayed": True}
         self.sweep(100 if ask.wanted else 200)
         claimed = self._hand_out(ask) if ask.wanted else []
@@ -189,6 +210,7 @@ class Model(World):
                 claimed.append(job)
                 run = f"{ask.nonce}.{len(claimed)}"
                 job.state, job.token, job.nonce = "processing", FRESH, run
+                job.again, job.had = job.attempts is not None, []
                 job.attempts = (job.attempts or 0) + 1
                 if suspect:
                     self.suspects[ask.worker] = job.id, run
@@ -239,19 +261,38 @@ class Model(World):
         lease = self.alone.get(member[1:])
         if lease is None:
             return "GONE", ""
-        if lease.state != "held" or lease.token != token or lease.nonce != nonce:
+        if lease.state != "held" or token not in (lease.token, *lease.had) or lease.nonce != nonce:
             return "STALE", lease.token or "0"
         return ("OK" if self.in_grace or self.leases[member] > self.now else "EXPIRED"), ""
 
-    def checkpoint(self, job_id: str, token: str, nonce: str, value: str) -> Pair:
+    def checkpoint(self, job_id: str, token: str, nonce: str, field: str, value: str, event: str) -> Pair:
         self.begin()
         job = self.jobs.get(job_id)
         word, more = self.check(job, token, nonce)
         if word == "OK" and job is not None:
-            job.checkpoint = value
+            if event and job.kept.get(field) != value:
+                self.told = [(event, f"{field} {value}")]
+            if field == "checkpoint":
+                job.checkpoint = value
+            else:
+                job.kept[field] = value
         else:
             self.stats["refused:checkpoint"] += 1
         return word, more
+
+    def bump(self, member: str, token: str, nonce: str, floor: int, where: str) -> Pair:
+        self.begin()
+        word, more = self._check_renewal(member, token, nonce)
+        if word not in ("OK", "CANCEL"):
+            self.stats[f"refused:{where}"] += 1
+            return word, more
+        owner: Job | Alone = self.alone[member[1:]] if member[0] == "@" else self.jobs[member]
+        if int(owner.token) <= floor:
+            owner.had.append(owner.token)
+            owner.token = FRESH
+            self.stats[f"bumped:{where}"] += 1
+            self.told = [("bumped", f"{where} from {owner.had[-1]}")]
+        return "OK", owner.token
 
     # -- operators ----------------------------------------------------------------------------------------
 
@@ -300,8 +341,8 @@ class Model(World):
 
     def _start_again(self, job: Job, request: str) -> None:
         blank = Job(job.id, job.queue, job.kind)
+        job.attempts = 0  # not absent: an earlier generation may have left steps behind
         for name in (
-            "attempts",
             "crashes",
             "releases",
             "reason",
@@ -332,6 +373,29 @@ class Model(World):
         del self.jobs[job_id]
         self.stats[f"purged:{job.kind}"] += 1
         return "PURGED", job.state
+
+    def conclude(self, ended: list[tuple[str, int, str, str, str]]) -> list[Pair]:
+        self.begin()
+        was = {one[0]: self.jobs[one[0]].state for one in ended if one[0] in self.jobs}
+        return [self._conclude(was.get(one[0], ""), *one) for one in ended]
+
+    def _conclude(self, was: str, job_id: str, generation: int, state: str, reason: str, result: str) -> Pair:
+        job = self.jobs.get(job_id)
+        if job is None:
+            return "GONE", ""
+        if not job.live:
+            return "ILLEGAL", job.state
+        if (job.generation or 1) > generation:
+            return "NEWER", str(job.generation)
+        run = job.nonce or ""
+        if job.state == "processing":
+            job.token, job.nonce = FRESH, ""
+            del self.leases[job.id]
+        elif job.state == "waiting":
+            del self.lines[job.resource or ""][job.id]
+        job.result = result or job.result
+        self.end(job, state, reason, run, "concluded")
+        return "CONCLUDED", was
 
     def heal(self, job_ids: list[str]) -> list[Pair]:
         self.begin()
@@ -382,7 +446,7 @@ class Model(World):
         lease = self.alone.get(nonce)
         if lease is None:
             return "GONE", ""
-        if lease.state != "held" or lease.token != token:
+        if lease.state != "held" or token not in (lease.token, *lease.had):
             self.stats["refused:release"] += 1
             return "STALE", lease.token or "0"
         del self.alone[nonce], self.leases[f"@{nonce}"]
@@ -390,5 +454,8 @@ class Model(World):
         return "OK", ""
 
 
-def _run(job: Job) -> tuple[Any, ...]:
-    return job.id, job.kind, job.queue, job.token, job.nonce, job.attempts, job.resource or "", job.crashes or 0
+def _run(job: Job, replayed: bool = False) -> tuple[Any, ...]:
+    # A claim that is handed out once more says rather too often than never that there was a run before.
+    left = job.again or (replayed and bool(job.checkpoint or job.releases or job.generation))
+    who = job.id, job.kind, job.queue, job.token, job.nonce
+    return *who, job.attempts, job.resource or "", job.crashes or 0, left

@@ -34,6 +34,8 @@ RARE = (
     *("CANCEL OK", "renew OK", "renew CANCEL", "renew STALE", "checkpoint OK", "checkpoint STALE"),
     *("cancel ASKED", "cancel of waiting", "cancel of scheduled", "cancel of queued", "requeue REQUEUED"),
     *("acquire HELD", "acquire WAIT", "acquire BUSY", "acquire LEFT"),
+    *("bump OK", "bump STALE", "bump EXPIRED", "a token from before a bump", "NOTE OK", "NOTE REPLAY"),
+    *("late_effect:k1", "conclude CONCLUDED", "conclude ILLEGAL", "conclude NEWER"),
     *("release OK", "release STALE", "parked:k1", "put_off:k1", "parked:@lease", "crashed:@lease", "crashed:k1"),
 )
 """What a run must have reached to prove something."""
@@ -62,6 +64,7 @@ def specs(draw: st.DrawFn) -> JobSpec:
         max_crashes=draw(st.sampled_from([3, 1, 0])),
         retention_ms=draw(st.sampled_from([86_400_000, 3_000])),
         failed_retention_ms=draw(st.sampled_from([604_800_000, 6_000])),
+        generation=draw(st.sampled_from([1, 1, 1, 3])),
     )
 
 
@@ -76,9 +79,10 @@ def asks(wanted: st.SearchStrategy[int]) -> st.SearchStrategy[Ask]:
 ends = st.builds(
     End,
     *[st.just("")] * 3,
-    word=st.sampled_from(["DONE", "RETRY", "RETRY", "BURY", "BURY", "RELEASE", "CANCEL"]),
+    word=st.sampled_from(["DONE", "RETRY", "RETRY", "BURY", "BURY", "RELEASE", "CANCEL", "NOTE"]),
     value=st.sampled_from(["", "x"]),
     delay_ms=st.sampled_from([0, 0, 900, 5_000]),
+    notes=st.sampled_from([(), (), (), (("effect", "e1"),), (("effect", "e1"), ("effect_found", "e2"))]),
 )
 whose = st.sampled_from(["holder's"] * 5 + ["any", "any", "other token", "other nonce", "both other"])
 
@@ -167,7 +171,9 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.runs)
     @rule(batch=st.lists(st.tuples(ends, pick, whose), min_size=1, max_size=4), ask=asks(st.sampled_from([0, 0, 2, 4])))
     def finish(self, batch: list[tuple[End, int, str]], ask: Ask) -> None:
-        outcomes = [End(*self.a_run(at, whose), end.word, end.value, end.delay_ms) for end, at, whose in batch]
+        outcomes = [
+            End(*self.a_run(at, whose), end.word, end.value, end.delay_ms, end.notes) for end, at, whose in batch
+        ]
         ask = _named(ask, self.fresh("n"))
         self.note(ask, self.both.do("finish", outcomes, ask))
 
@@ -182,9 +188,45 @@ class Machine(RuleBasedStateMachine):
     more_claiming = claim
 
     @precondition(lambda self: self.runs)
-    @rule(at=pick, whose=whose)
-    def checkpoint(self, at: int, whose: str) -> None:
-        self.both.do("checkpoint", *self.a_run(at, whose), self.fresh("c"))
+    @rule(
+        at=pick,
+        whose=whose,
+        what=st.sampled_from(
+            [("checkpoint", ""), ("step:a", "step"), ("outside:b", "intent"), ("outside:b", "outcome")]
+        ),
+        value=st.sampled_from(["", "", "the same"]),
+    )
+    def checkpoint(self, at: int, whose: str, what: tuple[str, str], value: str) -> None:
+        self.both.do("checkpoint", *self.a_run(at, whose), what[0], value or self.fresh("c"), what[1])
+
+    @precondition(lambda self: self.runs or self.alone)
+    @rule(
+        at=pick,
+        whose=whose,
+        above=st.sampled_from([-1, 0, 0, 5, 10**7, 10**9]),
+        where=st.sampled_from(["install", "verify"]),
+        learned=st.booleans(),
+    )
+    def bump(self, at: int, whose: str, above: int, where: str, learned: bool) -> None:
+        """SQL has seen a higher token; the answer may be lost, then the run goes on under the one it had."""
+        member, token, nonce = self.a_run(at, whose, alone=True)
+        known = max([self.both.newest_token, int(token)]) if above > 5 else int(token)
+        reply = self.both.do("bump", member, token, nonce, known + above, where)
+        if reply[0] == "OK":
+            self.both.do("renew", 2_000, [(member, token, nonce)])
+            self.both.seen["a token from before a bump"] += reply[1] != token
+            if learned and member[0] != "@":
+                self.runs.append((member, reply[1], nonce))
+
+    @precondition(lambda self: self.ids)
+    @rule(
+        places=st.lists(st.tuples(pick, st.sampled_from([1, 1, 2, 9])), min_size=1, max_size=3),
+        state=st.sampled_from(["done", "failed", "cancelled"]),
+        result=st.sampled_from(["", "x"]),
+    )
+    def conclude(self, places: list[tuple[int, int]], state: str, result: str) -> None:
+        """The ledger knows how some jobs ended; a job may have ended here too, or been requeued since."""
+        self.both.do("conclude", [(self.an_id(at), known, state, "", result) for at, known in places])
 
     @precondition(lambda self: self.ids)
     @rule(

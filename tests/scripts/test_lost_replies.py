@@ -47,9 +47,9 @@ def prepared(p: Partition, one: Scenario) -> Any:
 
 
 def without_recounts(found: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A refusal, or a duplicate, is counted and told for each try."""
+    """A refusal, a duplicate or a late note is counted and told for each try."""
     *rest, told, stats = found
-    again = ("refused", "duplicate")
+    again = ("refused", "duplicate", "late")
     told = {name: n for name, n in told.items() if not name.startswith(again)}
     return (*rest, told, {name: n for name, n in stats.items() if not name.startswith(again)})
 

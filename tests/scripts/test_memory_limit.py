@@ -55,7 +55,7 @@ def test_a_full_server_refuses_new_work_without_storing_half_of_it(full):
 
 
 def test_a_full_server_lets_the_queue_drain_to_nothing(full):
-    """Claim, checkpoint, renew, every outcome, cancel, release, heal and purge go on: they make room."""
+    """Claim, checkpoint, renew, bump, every outcome, cancel, release, heal, purge and the ledger's calls go on."""
     jobs = [full.job(resource="thing" if n % 4 == 0 else None, dedup=f"k{n}") for n in range(40)]
     due = full.job(delay_ms=60_000)
     full.redis.zadd(full.keys.later, {due: 1}, xx=True)
@@ -66,12 +66,16 @@ def test_a_full_server_lets_the_queue_drain_to_nothing(full):
     fill_up(full)
     assert full.release("me", token) == ("OK", "")
     assert full.cancel(jobs.pop()).word == "CANCELLED"
+    assert full.conclude(jobs.pop()) == ("CONCLUDED", "queued")
+    assert full.archived(3).word == "OK"
     assert full.heal(*jobs)[0] == ("SOUND", "queued")
     words, ended = ["DONE", "RETRY", "BURY", "RELEASE", "CANCEL"], 0
     while runs := full.claim(5, queues=("default", queue), upkeep="{}"):
         for run in runs:
             assert full.renew(run.key) == [("OK", "")]
             assert full.checkpoint(run.key) == ("OK", "")
+            assert full.checkpoint(run.key, b"1", "step:load", "step", "load") == ("OK", "")
+            assert full.bump(run.key, int(run.token)).word == "OK"
             word = words[ended % 5] if run.attempt == 1 and run.crashes == 0 else "DONE"
             assert full.finish(run.key, word).word == "OK"
             ended += 1

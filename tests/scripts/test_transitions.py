@@ -147,6 +147,19 @@ for final in ("failed", "cancelled"):
     ended(final)
 
 
+def concluded(state: str, to: str) -> None:
+    @walk(state, "conclude", to)
+    def _(p: Partition) -> str:
+        run = p.put(state, resource="thing")
+        assert p.conclude(run.job_id, to) == ("CONCLUDED", state)
+        return run.job_id
+
+
+for live in ("scheduled", "queued", "waiting", "processing"):
+    for final in ("done", "failed", "cancelled"):
+        concluded(live, final)
+
+
 @walk("done", "purge", None)
 def _(p: Partition) -> str:
     run = p.put("done")
@@ -182,6 +195,8 @@ def attempt(p: Partition, verb: Verb, run: RunKey, queue: str) -> None:
         p.cancel(run.job_id, hard=True)
     elif verb is Verb.REQUEUE:
         p.requeue(run.job_id)
+    elif verb is Verb.CONCLUDE:
+        p.conclude(run.job_id)
     else:
         p.purge(run.job_id)
 

@@ -23,13 +23,16 @@ UNUSED = {  # it never looks at them, in the cases in which it goes on
     "claim": {"dead"},
     "finish": set(),
     "renew": {"dead", "later", "worker", "bell"},
-    "checkpoint": {"dead", "later", "worker", "bell", "ready"},
+    "checkpoint": {"dead", "later", "worker", "bell", "ready", "slots"},
     "cancel": {"dead", "later", "worker", "bell", "lease"},
     "requeue": {"later", "worker", "bell", "ready"},
     "purge": {"later", "worker", "bell", "ready"},
     "heal": {"dead", "worker", "bell", "lease", "slots"},
     "acquire": {"dead", "worker", "bell", "lease", "job"},
     "release": {"dead", "later"},
+    "bump": {"dead", "later", "worker", "bell", "ready", "slots"},
+    "archived": {"dead", "later", "worker", "bell", "ready", "job"},
+    "conclude": {"worker", "bell", "ready", "lease"},
 }
 GUARDED = {
     # A known job whose idempotency key decides is not looked at; a bell is only a hint.
@@ -41,6 +44,7 @@ GUARDED = {
     "cancel": {"bell", "dedup", "job", "ready"},
     "heal": {"ready"},
     "release": {"bell", "job", "lease", "grant", "ready", "slots"},
+    "conclude": {"bell", "job", "dedup", "ready"},
 }
 
 

@@ -20,6 +20,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "BURY": ("permanent", "Oops", "it broke"),
     "RELEASE": (0, "shutdown"),
     "CANCEL": ("cancelled",),
+    "NOTE": ("effect", "mail:sent"),
 }
 STATES = ("scheduled", "queued", "waiting", "processing", "done", "failed", "cancelled")
 BOOKS = ("stats", "events", "meta")
@@ -107,12 +108,14 @@ class Partition:
     def sweep(self) -> None:
         self.serve(0)
 
-    def outcome(self, run: RunKey, word: str, *values: Any) -> Outcome:
-        return Outcome(*run, word, values or VALUES[word])
+    def outcome(self, run: RunKey, word: str, *values: Any, notes: tuple[tuple[str, str], ...] = ()) -> Outcome:
+        return Outcome(*run, word, values or VALUES[word], notes)
 
-    def finishing(self, run: RunKey, word: str, *values: Any, **options: Any) -> Call[Served]:
+    def finishing(
+        self, run: RunKey, word: str, *values: Any, notes: tuple[tuple[str, str], ...] = (), **options: Any
+    ) -> Call[Served]:
         """The call that writes one outcome and claims `wanted` jobs, 0 if not said."""
-        return self.store.finish([self.outcome(run, word, *values)], self.request(**options))
+        return self.store.finish([self.outcome(run, word, *values, notes=notes)], self.request(**options))
 
     def finish(self, run: RunKey, word: str, *values: Any) -> Answer:
         [(reply, newest)] = self.run(self.finishing(run, word, *values)).replies
@@ -121,8 +124,21 @@ class Partition:
     def renew(self, *runs: RunKey, lease_ms: int = 30_000, worker: str = "w1") -> list[Answer]:
         return self.run(self.store.renew(lease_ms, worker, runs))
 
-    def checkpoint(self, run: RunKey, value: bytes = b"{}", field: str = "checkpoint") -> Answer:
-        return self.run(self.store.checkpoint(run, "w1", field, value))
+    def checkpoint(
+        self, run: RunKey, value: bytes = b"{}", field: str = "checkpoint", event: str = "", reason: str = ""
+    ) -> Answer:
+        return self.run(self.store.checkpoint(run, "w1", field, value, event, reason))
+
+    def bump(self, run: RunKey, floor: int, where: str = "install") -> Answer:
+        return self.run(self.store.bump(run, "w1", floor, where))
+
+    def archived(self, seq: int, lost: int = 0, event_cap: int = 1_000_000) -> Answer:
+        return self.run(self.store.archived(seq, lost, event_cap))
+
+    def conclude(
+        self, job_id: str, state: str = "done", *, generation: int = 1, reason: str = "", result: bytes = b""
+    ) -> Answer:
+        return self.run(self.store.conclude([(job_id, generation, state, reason, result)]))[0]
 
     def cancel(self, job_id: str, *, hard: bool = False, request: str = "", reason: str = "cancelled") -> Answer:
         return self.run(self.store.cancel(job_id, request or self.name("ask"), hard=hard, reason=reason))

@@ -50,6 +50,23 @@ def test_payload_bytes_that_are_no_text_are_kept():
     assert JobRecord.from_hash("j1", {b"payload": b"\x9c\xff"}).payload == b"\x9c\xff"
 
 
+def test_steps_and_effects_outside_are_told_apart_by_name_and_opened_for_json():
+    fields = {"step:load": '{"rows":3}', "outside:mail": '{"state":"unknown"}', "step:a:b": "1", "steps": "?"}
+    plain = JobRecord.from_hash("j1", fields)
+    assert plain.steps == {"load": b'{"rows":3}', "a:b": b"1"}
+    assert plain.outside == {"mail": b'{"state":"unknown"}'}
+    assert plain.other == {"steps": "?"}
+    shown = plain.to_json()
+    assert (shown["steps"], shown["outside"]) == ({"load": {"rows": 3}, "a:b": 1}, {"mail": {"state": "unknown"}})
+    assert JobRecord.from_hash("j1", {"step:odd": "\udcff"}).to_json()["steps"] == {"odd": {"base64": "/w=="}}
+    assert not {"steps", "outside"} & JobRecord.from_hash("j1", HASH).to_json().keys()
+
+
+def test_a_generation_of_the_hash_counts_above_the_one_in_the_options():
+    record = JobRecord.from_hash("j1", {"generation": "5", "opts": "durable=1\ngeneration=2", "bumped": "n.1 12 "})
+    assert (record.generation, record.durable, record.bumped) == (5, True, "n.1 12 ")
+
+
 def test_a_number_in_floating_form_is_read_and_one_that_is_none_is_kept_as_text():
     record = JobRecord.from_hash("j1", {"created_at": "1.7e+12", "attempts": "many", "due_at": "inf"})
     assert (record.created_at, record.attempts, record.due_at) == (1_700_000_000_000, 0, None)
@@ -86,6 +103,7 @@ def test_a_spec_needs_only_an_id_and_a_kind():
         ("run_at_ms", -1),
         ("limit", 0),
         ("idem_ttl_ms", 0),
+        ("generation", 0),
         ("id", ""),
         ("kind", "a b"),
         ("queue", "{x}"),

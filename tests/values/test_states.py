@@ -32,8 +32,14 @@ def test_only_a_claim_or_a_cancel_request_leaves_a_job_processing():
     }
 
 
-def test_success_is_reached_only_by_finishing_a_run():
-    assert [key for key, to in TRANSITIONS.items() if State.DONE in to] == [(State.PROCESSING, Verb.FINISH)]
+def test_success_is_reached_only_by_finishing_a_run_or_by_what_the_ledger_knows():
+    reached = {key for key, to in TRANSITIONS.items() if State.DONE in to}
+    assert reached - {(state, Verb.CONCLUDE) for state in LIVE} == {(State.PROCESSING, Verb.FINISH)}
+
+
+def test_the_ledger_ends_any_live_job_and_no_other():
+    ends = {state: to for (state, verb), to in TRANSITIONS.items() if verb is Verb.CONCLUDE}
+    assert ends == dict.fromkeys(LIVE, TERMINAL)
 
 
 def test_every_state_can_be_reached_and_every_job_can_come_to_an_end():

@@ -1,5 +1,8 @@
 """What is done to the workers: one is killed, one is frozen past its lease and woken, both in the middle of their work.
 
+Each is hit where it does most harm. The killed one has written and sent, and not said so: its jobs run again, and their
+effects are there. The frozen one has read and not written, and when it wakes up, others have its jobs.
+
 The story is told by a generator: each `yield` means "not yet, look again soon", so the director (play.py) can draw its
 progress between two steps.
 """
@@ -12,8 +15,11 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from fencepost.clock import boottime_s
+from fencepost.demo.books import writable
+from fencepost.demo.jam import block
 from fencepost.demo.records import Records, RunSeen
 from fencepost.demo.stage import Stage
 
@@ -21,6 +27,11 @@ __all__ = ["Faults", "story"]
 
 _PATIENCE_S = 15.0
 _WISHES_S = 1.5
+_KILLED_AT: Final = ("invoice written", "stock", "after mail")
+_FROZEN_AT: Final = ("invoice", "stock", "before mail")
+"""Where runs stand when they are hit. Those at the first place are a must."""
+_SUCCESSOR_AT: Final = {"invoice": "invoice written", "stock": "stock"}
+"""Where the new owner of a frozen run stands when that wakes up. Its token is in the shop's database by then."""
 Say = Callable[[str], None]
 
 
@@ -72,19 +83,19 @@ def _until(condition: Callable[[], bool], patience_s: float = _PATIENCE_S) -> It
         yield
 
 
-def _jam(scene: Scene, worker: str, wishes: set[str]) -> Iterator[None]:
-    """Let a worker's handlers stand still in the middle, until it holds nothing else.
+def _jam(scene: Scene, worker: str, places: tuple[str, ...]) -> Iterator[None]:
+    """Let a worker's handlers stand still at these places, until it holds nothing else.
 
-    wishes: where runs should stand; a run that writes to the shop is a must, the rest is waited for a little.
+    A run at the first place is a must, a run at each of the others is waited for a little.
     """
-    (scene.stage.jams / worker).touch()
+    block(scene.stage, worker, places)
     began = time.monotonic()
 
     def ready() -> bool:
         held = scene.records.going_on(worker)
-        places = {run.place for run in held}
-        wished = wishes <= places or time.monotonic() > began + _WISHES_S
-        return _all_inside(held) and "invoice" in places and wished
+        there = {run.place for run in held}
+        wished = there >= set(places) or time.monotonic() > began + _WISHES_S
+        return _all_inside(held) and places[0] in there and wished
 
     yield from _until(ready)
 
@@ -95,14 +106,15 @@ def _all_inside(held: list[RunSeen]) -> bool:
 
 def _kill(scene: Scene, worker: str) -> Iterator[None]:
     faults, process = scene.faults, scene.workers[worker]
-    yield from _jam(scene, worker, {"invoice", "stock", "before mail" if scene.stage.naive else "after mail"})
+    places = _FROZEN_AT if scene.stage.naive else _KILLED_AT  # without effect rows there is harm enough before it
+    yield from _jam(scene, worker, places)
     process.kill()
     process.wait()
     (scene.stage.jams / worker).unlink()
     scene.records.read()
     faults.killed, faults.killed_at = worker, boottime_s()
     faults.killed_runs = scene.records.going_on(worker)
-    if not any(run.place == "invoice" for run in faults.killed_runs):
+    if not any(run.place == places[0] for run in faults.killed_runs):
         faults.missed.append(f"{worker} held no invoice when it was killed")
     scene.say(f"killed {worker} (SIGKILL) in the middle of {_told(faults.killed_runs)}")
 
@@ -112,7 +124,7 @@ def _freeze_and_wake(scene: Scene, worker: str) -> Iterator[None]:
     jam = scene.stage.jams / worker
     hit = False
     for _ in range(20):
-        yield from _jam(scene, worker, {"invoice", "stock"})
+        yield from _jam(scene, worker, _FROZEN_AT)
         _stop(scene.workers[worker])
         since = boottime_s()
         records.read()  # it is stopped: nothing is added any more
@@ -126,9 +138,9 @@ def _freeze_and_wake(scene: Scene, worker: str) -> Iterator[None]:
     if not hit:
         faults.missed.append(f"{worker} held no invoice when it was frozen")
     scene.say(f"froze {worker} (SIGSTOP) in the middle of {_told(faults.frozen_runs)}")
-    successors = [scene.stage.jams / run.job for run in faults.frozen_runs if "mail" not in run.place]
-    for file in successors:  # the new owners shall be in the middle when the late ones wake up
-        file.touch()
+    # The new owners shall be in the middle when the late ones wake up.
+    writers = [run for run in faults.frozen_runs if run.place in _SUCCESSOR_AT]
+    successors = [block(scene.stage, run.job, [_place_of_successor(scene, run)]) for run in writers]
     past_lease = since + scene.stage.lease_s * 1.1
     yield from _until(lambda: boottime_s() > past_lease and all(_taken_over(scene, run) for run in faults.frozen_runs))
     untaken = [run for run in faults.frozen_runs if not _taken_over(scene, run)]
@@ -147,10 +159,14 @@ def _freeze_and_wake(scene: Scene, worker: str) -> Iterator[None]:
 def _caught(scene: Scene, runs: list[RunSeen]) -> bool:
     """Whether a worker was frozen well: as the owner of all it holds, one of them an invoice, and all at the jam.
 
-    Stopped inside a transaction it would hold up the whole shop; a run at the jam is in none.
+    Stopped inside a transaction it would hold up the whole shop; a run at the jam is in none. The thread that keeps
+    the ledger may be in one.
     """
-    owner = scene.stage.naive or not any(scene.records.successor(run) for run in runs)
-    return owner and _all_inside(runs) and any(run.place == "invoice" for run in runs)
+    if scene.stage.naive:
+        return _all_inside(runs) and any(run.place == _FROZEN_AT[0] for run in runs)
+    owner = not any(scene.records.successor(run) for run in runs)
+    good = owner and _all_inside(runs) and any(run.place == _FROZEN_AT[0] for run in runs)
+    return good and writable(scene.stage)
 
 
 def _tell_late_writes(scene: Scene) -> None:
@@ -171,10 +187,16 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     os.waitpid(process.pid, os.WUNTRACED)
 
 
+def _place_of_successor(scene: Scene, run: RunSeen) -> str:
+    return run.place if scene.stage.naive else _SUCCESSOR_AT[run.place]
+
+
 def _taken_over(scene: Scene, run: RunSeen) -> bool:
     """Another run of the same job has begun; if it writes to the shop, it stands in the middle, its token installed."""
     other = scene.records.successor(run)
-    return other is not None and (scene.stage.naive or "mail" in run.place or other.place == run.place)
+    if other is None or scene.stage.naive or run.place not in _SUCCESSOR_AT:
+        return other is not None
+    return other.place == _place_of_successor(scene, run)
 
 
 def _told(runs: list[RunSeen]) -> str:

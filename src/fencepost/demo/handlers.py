@@ -1,26 +1,34 @@
-"""The shop's jobs, on Fencepost. Run by `python -m fencepost.demo.worker`, enqueued by producers.py."""
+"""The shop's jobs, on Fencepost. Run by `python -m fencepost.demo.worker`, enqueued by producers.py.
+
+Three kinds of effects, three ways to have each of them once:
+
+* an invoice is only added: `run.guarded` does all of it;
+* the stock is read, changed and written back: `fence.install_sync` before it is read, `fence.effect` where it is
+  written, in a transaction of the shop's own. Between the two a run may take its time without holding a lock;
+* a mail is in nobody's transaction: `run.outside` notes it before and after, and gives it a key.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import time
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 
-from fencepost import Fencepost, RetryPolicy, Run
-from fencepost.demo.guard import Fence, StaleWrite, effect, install
+from fencepost import Fencepost, RetryPolicy, Run, fence
 from fencepost.demo.jam import Jam
 from fencepost.demo.late import insist
 from fencepost.demo.mail import send
 from fencepost.demo.records import Note, Recorder
 from fencepost.demo.shop import TEMPLATE, Booking, Shop
 from fencepost.demo.stage import NAMESPACE, Stage
-from fencepost.errors import FenceError
+from fencepost.errors import FenceError, LeaseExpired, StaleToken
 
 stage = Stage.here()
 shop = Shop(stage.database)
-app = Fencepost(stage.redis_url, namespace=NAMESPACE, lease=stage.lease_s)
+app = Fencepost(stage.redis_url, namespace=NAMESPACE, lease=stage.lease_s, ledger=stage.ledger)
 NAME = os.environ.get("FENCEPOST_DEMO_NAME", "nobody")
 SOON = RetryPolicy(attempts=10, base=0.1, cap=2.0)
 
@@ -35,39 +43,40 @@ def recorder() -> Recorder:
 
 def recorded(run: Run) -> AbstractContextManager[Note]:
     """Write down that this run begins and how it ends."""
-    late = (FenceError, StaleWrite, asyncio.CancelledError)
+    late = (FenceError, asyncio.CancelledError)
     return recorder().run(run.nonce, run.job_id, run.kind, run.resource, run.token, late)
 
 
-def fenced(run: Run, note: Note) -> Fence:
-    """Install the run's token at its resource: the first step of each handler that writes to the shop."""
-    fence = Fence(run.resource, run.token, run.nonce)
+@contextmanager
+def refusals(note: Note, what: str) -> Iterator[None]:
+    """Write down that the shop's database refused something, as it knew a newer owner."""
     try:
-        install(shop.db, fence)
-    except StaleWrite:
-        note.refused("install")
+        yield
+    except (StaleToken, LeaseExpired):
+        note.refused(what)
         raise
-    return fence
 
 
-@app.job(queue="invoices", resource="invoice:order:{order_id}", dedup="order:{order_id}", retry=SOON)
+@app.job(
+    queue="invoices",
+    resource="invoice:order:{order_id}",
+    dedup="order:{order_id}",
+    durability="ledger",  # in SQL before Redis is asked: it outlives a Redis that loses its data
+    retry=SOON,
+)
 def generate_invoice(run: Run, order_id: int) -> str:
     """Write the invoice of an order and have it mailed."""
     with recorded(run) as note:
-        fence = fenced(run, note)  # 1. install
-        user_id, _, cents = shop.order(order_id)  # 2. read and work
+        user_id, _, cents = shop.order(order_id)  # an order does not change, so it may be read before
         time.sleep(stage.invoice_s)
         if jam.here(note, run.job_id, "invoice"):
-            insist(app, run, note)
-        try:
-            with effect(shop.db, fence, f"invoice:order:{order_id}") as done:  # 3. verify and write
-                if done.first:
-                    done.result = shop.write_invoice(order_id, cents, run.nonce)
-        except StaleWrite:
-            note.refused("write")
-            raise
-        invoice = str(done.result)
-        # Should this run die here, the next one finds the invoice and comes by here again: the same key, one mail.
+            run = insist(app, run, note)
+        with refusals(note, "write"), run.guarded(shop.sessions, "invoice") as effect:
+            if effect.first:
+                effect.result = shop.write_invoice(effect.session, order_id, cents, run.nonce)
+        invoice = str(effect.result)
+        jam.here(note, run.job_id, "invoice written")
+        # Should this run die here, the next one is handed the invoice and comes by here: the same key, one mail.
         mail = send_email.options(idempotency_key=run.effect_key("mail"), client="shop")
         job = mail.enqueue_sync(user_id, TEMPLATE, order_id, invoice)
         recorder().enqueued(job.id, "send_email", new=not (job.duplicate or job.replayed))
@@ -80,33 +89,30 @@ def generate_invoice(run: Run, order_id: int) -> str:
 def sync_stock(run: Run, order_id: int, sku: str, seq: int, quantity: int) -> int:
     """Book an order's pieces out of the stock. seq: the place of this booking among those of its SKU."""
     with recorded(run) as note:
-        fence = fenced(run, note)
-        before = shop.on_hand(sku)  # what a late run would overwrite with, if it could
+        with refusals(note, "install"), shop.sessions() as db:
+            fence.install_sync(db, run)  # 1. from here on nobody older can write
+        before = shop.on_hand(sku)  # 2. read and work: what a late run would overwrite with, if it could
         time.sleep(stage.stock_s)
         if jam.here(note, run.job_id, "stock"):
-            insist(app, run, note)
-        try:
-            with effect(shop.db, fence, f"stock:order:{order_id}:sku:{sku}") as done:
-                if done.first:
-                    done.result = shop.book(Booking(order_id, sku, seq, quantity), before, run.nonce)
-        except StaleWrite:
-            note.refused("write")
-            raise
-    return int(done.result or 0)
+            run = insist(app, run, note)
+        with refusals(note, "write"), shop.sessions.begin() as db, fence.effect(db, run, "booking") as effect:  # 3.
+            if effect.first:
+                effect.result = shop.book(db, Booking(order_id, sku, seq, quantity), before, run.nonce)
+    return int(effect.result)
 
 
 @app.job(queue="mail", resource="email:user:{user_id}:template:{template}", retry=SOON)
 def send_email(run: Run, user_id: int, template: str, order_id: int, invoice: str) -> None:
-    """Mail an invoice. No fence reaches a mail server, so the key goes with the mail."""
-    about = f"{user_id}:{template}:{order_id}"
-    with recorded(run) as note:
+    """Mail an invoice. No fence reaches a mail server, so a key goes with the mail, the same in every attempt."""
+    with recorded(run) as note, run.outside("mail") as mail:
+        if mail.known == "done":
+            return
         _, email, _ = shop.order(order_id)
-        if order_id % 2:
-            jam.here(note, run.job_id, "before mail")
+        jam.here(note, run.job_id, "before mail")
         run.check()  # woken late? Then stop here
-        send(stage.smtp_port, email, invoice, about, run.nonce, f"email:{about}")
-        if not order_id % 2:
-            jam.here(note, run.job_id, "after mail")
+        # Where mail.known is "unknown", an earlier run may have sent it. This server is asked by sending it again.
+        send(stage.smtp_port, email, invoice, f"{user_id}:{template}:{order_id}", run.nonce, mail.key)
+        jam.here(note, run.job_id, "after mail")
 
 
 @app.job(queue="upkeep", dedup=True, retry=SOON)

@@ -1,6 +1,7 @@
 """How the outcome is counted: from the handlers' records, the shop's database and the mail server.
 
-The queue is asked last, for the writes it refused, and whether it shows the jobs as the handlers do.
+The queue is asked last, for the writes it refused, and whether it shows the jobs as the handlers do. The ledger says
+what it knows of all that (books.py), and the two have to agree.
 
 What is an overlap? Two runs that hold the same resource at the same time. A run holds its resource from its first line
 to its last, or to the death of its process. One whose job another run has begun since is not the owner any more,
@@ -19,6 +20,7 @@ from itertools import pairwise
 from math import inf
 from typing import Any, NamedTuple
 
+from fencepost.demo.books import LedgerSays
 from fencepost.demo.faults import Faults
 from fencepost.demo.mail import Arrival
 from fencepost.demo.orders import Order
@@ -30,10 +32,12 @@ __all__ = ["Measured", "QueueSays", "measure", "overlaps"]
 
 
 class QueueSays(NamedTuple):
-    """The queue's own word. stats: its counters. wrong: jobs not done, or with a result that a late run sent."""
+    """The queue's own word. stats: its counters. wrong: jobs not done, or with a result that a late run sent. ledger:
+    what it wrote into the ledger; None for the naive one."""
 
     stats: dict[str, int]
     wrong: int
+    ledger: LedgerSays | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,7 +51,7 @@ class Measured:
     mails beyond the first. missing_effects: those that are not there at all. stale_overwrites: bookings made on a
     stock that another had changed since it was read. out_of_order: bookings made after a later one of their SKU.
     queue_is_wrong: jobs that the queue shows as not done, or with the result of a late run. killed, frozen: faults
-    that hit. seconds: from the first enqueue to the last outcome.
+    that hit. seconds: from the first enqueue to the last outcome. sql_effects: invoices and bookings that are wanted.
     """
 
     mode: str
@@ -77,6 +81,8 @@ class Measured:
     resources: int = 0
     refused: dict[str, int] = field(default_factory=dict)
     missed: list[str] = field(default_factory=list)
+    sql_effects: int = 0
+    ledger: LedgerSays | None = None
 
     @property
     def harm(self) -> int:
@@ -87,8 +93,19 @@ class Measured:
 
     @property
     def as_it_must_be(self) -> bool:
-        """No harm, and both faults hit: without them the zeros would say nothing."""
-        return self.harm == 0 and not self.missed and self.killed == self.frozen == 1 and self.stale_refused > 0
+        """No harm, the books agree, and both faults hit: without them the zeros would say nothing."""
+        hit = not self.missed and self.killed == self.frozen == 1 and self.stale_refused > 0
+        return self.harm == 0 and hit and self.books_agree
+
+    @property
+    def books_agree(self) -> bool:
+        """The ledger is sound by itself, and says the same as the handlers and the shop."""
+        says = self.ledger
+        return says is not None and says.ok and (says.lost, says.completions, says.effects) == (
+            0,
+            self.jobs,
+            self.sql_effects,
+        )
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "ok": self.as_it_must_be}
@@ -122,6 +139,8 @@ def measure(
     wanted_bookings = [(one.sku, one.seq) for each in expected_bookings(orders).values() for one in each]
     per_order = [found.invoices[order.order_id] for order in orders]
     refused = {name.partition(":")[2]: n for name, n in sorted(queue.stats.items()) if name.startswith("refused:")}
+    for what in ("install", "verify"):  # of each such write SQL refused, Redis was asked who is right: one refusal
+        refused.pop(what, None)
     for what, n in Counter(what for run in runs for what in run.refused if what in ("install", "write")).items():
         refused[f"sql {what}"] = n
     return Measured(
@@ -153,6 +172,8 @@ def measure(
         frozen=int(bool(faults.frozen_runs) and faults.frozen_s > stage.lease_s),
         frozen_s=round(faults.frozen_s, 2),
         missed=faults.missed,
+        sql_effects=len(orders) + len(wanted_bookings),
+        ledger=queue.ledger,
         seconds=round(seconds, 2),
     )
 

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import redis
 
-from fencepost.demo import guard, mail
+from fencepost.demo import mail
 from fencepost.demo.jam import Jam
 from fencepost.demo.orders import Order
 from fencepost.demo.records import Note, Recorder
@@ -98,8 +98,8 @@ class Handlers:
         user_id, _, cents = self._shop.order(order_id)
         time.sleep(self._stage.invoice_s)
         self._jam.here(note, job, "invoice")
-        with guard.transaction(self._shop.db):
-            invoice = self._shop.write_invoice(order_id, cents, note.run)
+        with self._shop.sessions.begin() as db:
+            invoice = self._shop.write_invoice(db, order_id, cents, note.run)
         self._queue.push("send_email", {"user_id": user_id, "order_id": order_id, "invoice": invoice})
         self._queue.push("rebuild_cache", {}, key="window")
 
@@ -107,8 +107,8 @@ class Handlers:
         before = self._shop.on_hand(sku)
         time.sleep(self._stage.stock_s)
         self._jam.here(note, job, "stock")
-        with guard.transaction(self._shop.db):
-            self._shop.book(Booking(order_id, sku, seq, quantity), before, note.run)
+        with self._shop.sessions.begin() as db:
+            self._shop.book(db, Booking(order_id, sku, seq, quantity), before, note.run)
 
     def send_email(self, note: Note, job: str, user_id: int, order_id: int, invoice: str) -> None:
         if not self._queue.client.set(f"naive:sent:{job}", "1", nx=True):

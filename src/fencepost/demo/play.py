@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from fencepost.clock import boottime_s
 from fencepost.demo import naive, shop
+from fencepost.demo.books import balance, open_books
 from fencepost.demo.faults import Faults, Scene, story
 from fencepost.demo.late import LATE_RESULT
 from fencepost.demo.mail import MailServer
@@ -95,11 +96,12 @@ def _perform(
         redis_url=server.url,
         smtp_port=mail.port,
         # Few orders take their time, so that there is work left while the faults happen.
-        invoice_s=min(0.5, 30 / len(orders)),
-        stock_s=min(0.2, 10 / len(orders)),
+        invoice_s=min(0.5, 24 / len(orders)),
+        stock_s=min(0.2, 6 / len(orders)),
     )
     stage.set_up()
     shop.create(stage.database, orders)
+    open_books(stage)
     client = redis.Redis.from_url(server.url)
     stack.callback(client.close)
     workers = _start(stack, stage, "worker", WORKERS)
@@ -224,7 +226,8 @@ def _pending(cast: _Cast) -> bool:
 
 
 def _word_of_the_queue(cast: _Cast) -> QueueSays:
-    """What the queue itself says in the end: its counters, and the jobs it shows in another way than the handlers."""
+    """What the queue itself says in the end: its counters, the jobs it shows in another way than the handlers, and its
+    ledger."""
     if cast.stage.naive:
         return QueueSays({}, 0)
     keys = Keys(NAMESPACE)
@@ -233,4 +236,4 @@ def _word_of_the_queue(cast: _Cast) -> QueueSays:
         pipeline.hmget(keys.job(job), "state", "result")
     wrong = sum(state != b"done" or result == LATE_RESULT for state, result in pipeline.execute())
     stats = cast.client.hgetall(keys.stats)
-    return QueueSays({name.decode(): int(value) for name, value in stats.items()}, wrong)
+    return QueueSays({name.decode(): int(value) for name, value in stats.items()}, wrong, balance(cast.stage))

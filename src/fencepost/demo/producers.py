@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from fencepost.demo.orders import Order, read_orders
 from fencepost.demo.records import Recorder
@@ -24,6 +25,7 @@ from fencepost.handler import Prepared
 __all__ = ["PRODUCERS", "main"]
 
 PRODUCERS = ("webshop", "retry", "importer")
+_TOGETHER: Final = 5
 
 
 def prepared(order: Order, bookings: list[Booking]) -> list[Prepared]:
@@ -39,11 +41,12 @@ def prepared(order: Order, bookings: list[Booking]) -> list[Prepared]:
 
 
 def enqueue_all(orders: list[Order], recorder: Recorder, wait_for_gate: Callable[[], None]) -> None:
-    """Prepare the jobs of all orders, wait, then enqueue them, one call for each order."""
+    """Prepare the jobs of all orders, wait, then enqueue them, one call for five orders."""
     from fencepost.demo.handlers import app
 
     bookings = expected_bookings(orders)
-    batches = [prepared(order, bookings[order.order_id]) for order in orders]
+    parts = [orders[at : at + _TOGETHER] for at in range(0, len(orders), _TOGETHER)]
+    batches = [[job for order in part for job in prepared(order, bookings[order.order_id])] for part in parts]
     wait_for_gate()
     for jobs in batches:
         for job, answer in zip(jobs, app.enqueue_many_sync(jobs), strict=True):

@@ -54,8 +54,24 @@ def _rows(m: Measured) -> list[tuple[str, int | str, str]]:
         ("stock overwritten with what had been read too early", m.stale_overwrites, "0"),
         ("stock bookings out of order", m.out_of_order, "0"),
         ("jobs that the queue shows otherwise", m.queue_is_wrong, "0"),
+        *_rows_of_the_ledger(m),
         ("workers killed in the middle of their work", m.killed, "1"),
         ("workers frozen past their lease and woken", m.frozen, "1"),
+    ]
+
+
+def _rows_of_the_ledger(m: Measured) -> list[tuple[str, int | str, str]]:
+    says = m.ledger
+    if says is None:
+        return []
+    return [
+        ("ledger: events copied into SQL", says.events, ""),
+        ("ledger: events that are missing", says.lost, "0"),
+        ("ledger: completions", says.completions, str(m.jobs)),
+        ("ledger: invoices and bookings, by their effect key", says.effects, str(m.sql_effects)),
+        ("ledger: … of these found made by a run that died", says.found, ""),
+        ("ledger: stale writes refused", says.refusals, ""),
+        ("ledger: illegal paths, doubled completions or effects", len(says.findings), "0"),
     ]
 
 
@@ -67,11 +83,14 @@ def _verdict(m: Measured) -> list[str]:
         lines.append(f"{m.harm} pieces of damage." if m.harm else "No damage this time; run it again.")
         lines.append("Read next: `fencepost demo` for the same orders with Fencepost, and how this was done without:")
         return [*lines, f"  {here / 'naive.py'}"]
+    if m.ledger is not None:
+        lines.append(f"The verdict of `fencepost ledger verify`: {'ok' if m.ledger.ok else 'NOT ok'}.")
+        lines += [f"  {one}" for one in m.ledger.findings[:10]]
     if m.as_it_must_be:
         lines.append("Nothing lost, nothing doubled, nothing overwritten, while workers died and woke up late.")
     if m.mails_arrived > m.mails_delivered:
         lines.append(
             "An e-mail cannot be fenced: the second one was sent. It carried the same key, so the provider dropped it."
         )
-    lines.append("Read next: `fencepost demo --naive` shows the same without; then the jobs and the guard:")
-    return [*lines, f"  {here / 'handlers.py'}", f"  {here / 'guard.py'}"]
+    lines.append("Read next: `fencepost demo --naive` shows the same without; then the jobs, and what was done to them:")
+    return [*lines, f"  {here / 'handlers.py'}", f"  {here / 'faults.py'}"]

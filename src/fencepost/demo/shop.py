@@ -2,19 +2,23 @@
 
 There is on purpose no UNIQUE on invoices.order_id and on bookings(sku, seq): what keeps them single is the guard, and
 where the guard is off one shall see it. Each row tells which run wrote it and when, for the count at the end.
+
+SQLite has one writer at a time. A process that is frozen *inside* a transaction blocks all others until it goes on, so
+the handlers wait and work outside of it. A server such as PostgreSQL ends such a session after the length of the lease.
 """
 
 from __future__ import annotations
 
-import sqlite3
-import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import URL, Engine, create_engine, event, text
+from sqlalchemy.orm import Session, sessionmaker
 
 from fencepost.clock import boottime_s
-from fencepost.demo import guard
 from fencepost.demo.orders import Order
+from fencepost.sql.upgrade import upgrade
 
 __all__ = ["TEMPLATE", "Booking", "Shop", "create", "expected_bookings"]
 
@@ -55,83 +59,93 @@ def expected_bookings(orders: Sequence[Order]) -> dict[int, list[Booking]]:
 
 
 def create(path: Path, orders: Sequence[Order]) -> None:
-    """Make the database of a shop that has these orders, and stock for all of them and some to spare."""
-    db = _connect(path)
-    db.execute("PRAGMA journal_mode = WAL")
-    db.executescript(_SCHEMA + guard.SCHEMA)
+    """Make the database of a shop that has these orders, and stock for all of them and some to spare.
+
+    The two tables of the guard come along, as by `fencepost sql upgrade`.
+    """
+    engine = _engine(path)
     users: dict[str, int] = {}
     needed: dict[str, int] = {}
-    with guard.transaction(db):
-        for order in orders:
-            user_id = users.setdefault(order.email.casefold(), len(users) + 1)
-            row = (order.order_id, user_id, order.email, order.total_cents)
-            db.execute("INSERT INTO orders VALUES (?, ?, ?, ?)", row)
-            for line in order.lines:
-                needed[line.sku] = needed.get(line.sku, _SPARE) + line.quantity
-        db.executemany("INSERT INTO stock VALUES (?, ?)", sorted(needed.items()))
-    db.close()
+    rows: list[dict[str, Any]] = []
+    for order in orders:
+        user_id = users.setdefault(order.email.casefold(), len(users) + 1)
+        rows.append({"id": order.order_id, "user": user_id, "email": order.email, "cents": order.total_cents})
+        for line in order.lines:
+            needed[line.sku] = needed.get(line.sku, _SPARE) + line.quantity
+    stock = [{"sku": sku, "on_hand": on_hand} for sku, on_hand in sorted(needed.items())]
+    with engine.begin() as db:
+        for statement in _SCHEMA.split(";")[:-1]:
+            db.execute(text(statement))
+        db.execute(text("INSERT INTO orders VALUES (:id, :user, :email, :cents)"), rows)
+        db.execute(text("INSERT INTO stock VALUES (:sku, :on_hand)"), stock)
+    upgrade(engine)
+    engine.dispose()
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    db = sqlite3.connect(path, timeout=20.0, isolation_level=None)
-    db.execute("PRAGMA synchronous = NORMAL")
-    return db
+def _engine(path: Path) -> Engine:
+    """An engine as any user would make it. Whoever finds another writer at work waits up to 20 s."""
+    engine = create_engine(URL.create("sqlite", database=str(path)), connect_args={"timeout": 20.0})
+
+    @event.listens_for(engine, "connect")
+    def prepare(connection: Any, _record: Any) -> None:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+
+    return engine
 
 
 class Shop:
-    """What the handlers do with the shop. Each thread has a connection of its own, in autocommit: transactions are
-    begun by guard.py, in the open."""
+    """What the handlers do with the shop. Where a method takes `db`, it writes in the transaction of its caller."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._local = path, threading.local()
-
-    @property
-    def db(self) -> sqlite3.Connection:
-        """The connection of this thread."""
-        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if connection is None:
-            connection = self._local.connection = _connect(self._path)
-        return connection
+        self.engine = _engine(path)
+        self.sessions = sessionmaker(self.engine)
 
     def order(self, order_id: int) -> tuple[int, str, int]:
         """(user id, e-mail, cents) of an order."""
-        row: tuple[int, str, int] = self.db.execute(
-            "SELECT user_id, email, cents FROM orders WHERE order_id = ?", (order_id,)
-        ).fetchone()
-        return row
+        with self.sessions() as db:
+            select = text("SELECT user_id, email, cents FROM orders WHERE order_id = :order_id")
+            user_id, email, cents = db.execute(select, {"order_id": order_id}).one()
+        return user_id, email, cents
 
-    def write_invoice(self, order_id: int, cents: int, run: str) -> str:
+    def write_invoice(self, db: Session, order_id: int, cents: int, run: str) -> str:
         """Write an invoice and return its number."""
-        row = self.db.execute(
-            "INSERT INTO invoices (order_id, cents, run, at_s) VALUES (?, ?, ?, ?)",
-            (order_id, cents, run, boottime_s()),
+        number = db.scalar(
+            text("INSERT INTO invoices (order_id, cents, run, at_s) VALUES (:order, :cents, :run, :at) RETURNING number"),
+            {"order": order_id, "cents": cents, "run": run, "at": boottime_s()},
         )
-        return f"INV-{row.lastrowid:05d}"
+        return f"INV-{number:05d}"
 
     def on_hand(self, sku: str) -> int:
         """Pieces in stock."""
-        return int(self.db.execute("SELECT on_hand FROM stock WHERE sku = ?", (sku,)).fetchone()[0])
+        with self.sessions() as db:
+            return int(db.execute(text("SELECT on_hand FROM stock WHERE sku = :sku"), {"sku": sku}).scalar_one())
 
-    def book(self, booking: Booking, before: int, run: str) -> str:
+    def book(self, db: Session, booking: Booking, before: int, run: str) -> int:
         """Set the stock to what was read before, less the booking: a read-modify-write, as shops do it."""
         after = before - booking.quantity
-        self.db.execute("UPDATE stock SET on_hand = ? WHERE sku = ?", (after, booking.sku))
-        self.db.execute(
-            "INSERT INTO bookings (sku, seq, quantity, before, after, run, at_s) VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (booking.sku, booking.seq, booking.quantity, before, after, run, boottime_s()),
-        )
-        return str(after)
+        db.execute(text("UPDATE stock SET on_hand = :after WHERE sku = :sku"), {"after": after, "sku": booking.sku})
+        db.execute(
+            text(
+                "INSERT INTO bookings (sku, seq, quantity, before, after, run, at_s)"
+                " VALUES (:sku, :seq, :quantity, :before, :after, :run, :at)"
+            ),
+            {
+                "sku": booking.sku, "seq": booking.seq, "quantity": booking.quantity,
+                "before": before, "after": after, "run": run, "at": boottime_s(),
+            },
+        )  # fmt: skip
+        return after
 
     def dress_window(self) -> None:
         """Build the cached text of the shop window anew."""
-        rows = self.db.execute("SELECT sku, on_hand FROM stock ORDER BY on_hand LIMIT 5").fetchall()
-        text = "Nearly sold out: " + ", ".join(f"{sku} ({left})" for sku, left in rows)
-        with guard.transaction(self.db):
-            self.db.execute(
-                "INSERT INTO shop_window VALUES (1, ?) ON CONFLICT (id) DO UPDATE SET text = ?", (text, text)
-            )
+        with self.sessions() as db:
+            rows = db.execute(text("SELECT sku, on_hand FROM stock ORDER BY on_hand LIMIT 5")).all()
+        shown = "Nearly sold out: " + ", ".join(f"{sku} ({left})" for sku, left in rows)
+        upsert = text("INSERT INTO shop_window VALUES (1, :shown) ON CONFLICT (id) DO UPDATE SET text = :shown")
+        with self.sessions.begin() as db:
+            db.execute(upsert, {"shown": shown})
 
     def close(self) -> None:
-        """Close this thread's connection."""
-        self.db.close()
-        del self._local.connection
+        """Close the connections; a later call opens new ones."""
+        self.engine.dispose()

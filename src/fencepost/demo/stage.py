@@ -47,13 +47,18 @@ class Stage:
         return Path(self.folder, "shop.sqlite")
 
     @property
+    def ledger(self) -> str:
+        """The URL of the ledger: a database of its own."""
+        return f"sqlite:///{Path(self.folder, 'ledger.sqlite')}"
+
+    @property
     def records(self) -> Path:
         """The folder of what the handlers and producers write down themselves, a file for each process."""
         return Path(self.folder, "records")
 
     @property
     def jams(self) -> Path:
-        """The folder with a file for each worker and each job that is to stand still at present; see jam.py."""
+        """The folder with a file for each worker and each job that is to stand still somewhere; see jam.py."""
         return Path(self.folder, "jams")
 
     @property

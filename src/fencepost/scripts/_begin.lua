@@ -63,6 +63,21 @@ local function enter(queue, score, id)
   call('ZADD', key, score, id)
   ring(queue)
 end
+-- Keep about 100,000 events; for a ledger that has not copied them yet, up to event_cap. What goes beyond is counted.
+local function trim_events()
+  local floor, a = seq - 100000, call('HMGET', META, 'archived', 'event_cap', 'dropped_to')
+  local archived = tonumber(a[1])
+  if archived and archived < floor then
+    local cap = math.min(floor, seq - (tonumber(a[2]) or 1000000))
+    floor = math.max(archived, cap)
+    local new = cap - math.max(archived, tonumber(a[3]) or 0)
+    if new > 0 then
+      call('HSET', META, 'dropped_to', int(cap))
+      tally['events_dropped'] = {ledger = new}
+    end
+  end
+  call('XTRIM', EVENTS, 'MINID', '~', int(floor))
+end
 -- sweeping: true where this call looked for lapsed leases, so that it counts as a sign of life of the partition.
 local function commit(sweeping)
   local set = {}
@@ -70,11 +85,8 @@ local function commit(sweeping)
     seq = seq + told
     set = {'seq', int(seq)}
     local id = set[2] .. '-0'
-    if seq > 100000 then
-      call('XADD', EVENTS, 'MINID', '~', int(seq - 100000), id, 't', now, 'w', by, 'e', table.concat(lines, '\n'))
-    else
-      call('XADD', EVENTS, id, 't', now, 'w', by, 'e', table.concat(lines, '\n'))
-    end
+    call('XADD', EVENTS, id, 't', now, 'w', by, 'e', table.concat(lines, '\n'))
+    if seq > 100000 and math.floor(seq / 1000) > math.floor((seq - told) / 1000) then trim_events() end
     lines, told = {}, 0
   end
   for name, kinds in pairs(tally) do

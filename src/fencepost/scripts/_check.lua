@@ -1,9 +1,18 @@
 -- _check: may this run write? Needs _begin.
--- j: what HMGET read of the job, with state, token, nonce first. until_ms: its lease deadline, or false.
+-- key: of its hash. j: what HMGET read of it, with state, token, nonce first. until_ms: its lease deadline, or false.
+-- A run that was bumped is known by each token it had: the answer of the bump may still be on its way to it.
 -- Returns OK '' | STALE newest_token | EXPIRED '' (the lease is over, nobody holds the job now) | GONE ''
-local function check(j, tok, nonce, until_ms)
+local function had(key, tok, nonce)
+  local before = call('HGET', key, 'bumped')
+  if not before or sub(before, 1, #nonce + 1) ~= nonce .. ' ' then return false end
+  for one in string.gmatch(sub(before, #nonce + 2), '%S+') do
+    if one == tok then return true end
+  end
+  return false
+end
+local function check(key, j, tok, nonce, until_ms)
   local state = j[1]
-  if state == 'processing' and j[3] == nonce and j[2] == tok then
+  if state == 'processing' and j[3] == nonce and (j[2] == tok or had(key, tok, nonce)) then
     if in_grace or (until_ms and tonumber(until_ms) > now) then return 'OK', '' end
     return 'EXPIRED', ''
   end

@@ -56,8 +56,9 @@ local function reserve_place(resource, nonce, id, until_ms)
   call('ZADD', slots, until_ms, '=' .. id)
   call('ZADD', LEASES, until_ms, '=' .. id)
 end
--- kind, tok, nonce, attempt: for the event. opt: the job's options. fields: more pairs for the hash.
-local function end_job(id, key, state, reason, kind, tok, nonce, attempt, opt, fields)
+-- kind, tok, nonce, attempt: for the event. opt: the job's options. fields: more pairs for the hash. event: by default
+-- the state; for another one the reason in it is the state.
+local function end_job(id, key, state, reason, kind, tok, nonce, attempt, opt, fields, event)
   local n = #fields
   fields[n + 1], fields[n + 2], fields[n + 3], fields[n + 4] = 'state', state, 'finished_at', now
   if reason ~= '' then fields[n + 5], fields[n + 6] = 'reason', reason end
@@ -77,8 +78,8 @@ local function end_job(id, key, state, reason, kind, tok, nonce, attempt, opt, f
     if nonce and nonce ~= '' then free_place(opt.resource, nonce) end
     if call('ZREM', LEASES, '=' .. id) == 1 then free_place(opt.resource, '=' .. id) end
   end
-  count(state, kind)
-  emit(state, id, kind, tok, nonce, attempt, reason, opt.resource)
+  count(event or state, kind)
+  emit(event or state, id, kind, tok, nonce, attempt, event and state or reason, opt.resource)
 end
 -- Keep the indexes of ended jobs bounded, by number and by what is still there, a few entries at a time.
 local function trim_ended()

@@ -23,7 +23,9 @@ local function replay() -- the same call again: hand out the same runs, as far a
       and call('HMGET', key, 'state', 'kind', 'payload', 'attempts', 'opts', 'nonce', 'token', 'queue') or {}
     if j[6] == nonce .. '.' .. i and j[1] == 'processing' then
       jobs[p + 1], jobs[p + 2], jobs[p + 3], jobs[p + 4], jobs[p + 5] = id, j[2], j[3] or '', j[7], j[4]
-      add_extras(i, call('HMGET', key, 'crashes', 'checkpoint'), options(j[5]))
+      local o = call('HMGET', key, 'crashes', 'checkpoint', 'releases', 'generation')
+      local ran = o[1] or o[2] or o[3] or o[4] or j[4] ~= '1'
+      add_extras(i, ran and o or NONE, options(j[5]))
     else -- keeps the numbering of the nonces
       for k = 1, 5 do jobs[p + k] = '' end
     end

@@ -4,16 +4,17 @@
 -- ARGV: as claim, then items: id token nonce word values...
 --       DONE result | RETRY delay_ms error_class error | BURY reason error_class error
 --       RELEASE delay_ms reason (unknown_kind for more than a day: failed) | CANCEL reason
+--       NOTE event effect_key: no outcome, told as it is; of a run that is not ours any more as late_effect
 -- RETURNS: OK now_ms next_due_in_ms jobs queues extras replies; as claim, and replies flat, 2 values an item:
 --          OK '' | REPLAY '' | STALE newest_token | EXPIRED '' | GONE ''; see _check
--- TWICE: a settled item answers REPLAY and changes nothing; the claims are replayed.
+-- TWICE: a settled item answers REPLAY and changes nothing; the claims are replayed. A late note is told again.
 --- @include _begin
 --- @include _check
 --- @include _end
 --- @include _sweep
 --- @include _claim
 --- @include _serve
-local VALUES = {DONE = 1, RETRY = 3, BURY = 3, RELEASE = 2, CANCEL = 1}
+local VALUES = {DONE = 1, RETRY = 3, BURY = 3, RELEASE = 2, CANCEL = 1, NOTE = 2}
 local ENDS = {DONE = 'done', BURY = 'failed', CANCEL = 'cancelled'}
 local items, ids, last_arg = {}, {}, #ARGV
 while at <= last_arg do
@@ -21,17 +22,31 @@ while at <= last_arg do
   local width = VALUES[word]
   if not width or at + 3 + width > last_arg then return redis.error_reply('ERR finish: bad item ' .. tostring(word)) end
   items[#items + 1] = at
-  ids[#ids + 1] = ARGV[at]
+  if word ~= 'NOTE' then ids[#ids + 1] = ARGV[at] end -- a run may have thousands of notes, unpack has a limit
   at = at + 4 + width
 end
 call('ZCARD', DEAD)
 local replies, read, seen = {}, {}, {}
-local deadlines = #ids > 0 and call('ZMSCORE', LEASES, unpack(ids)) or {}
+local deadlines, outcomes = #ids > 0 and call('ZMSCORE', LEASES, unpack(ids)) or {}, 0
 for i, a in ipairs(items) do
   local id, tok, run, outcome = ARGV[a], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3]
   local j = call('HMGET', JOB .. id, 'state', 'token', 'nonce', 'kind', 'opts', 'cancel')
-  local word, newest = check(j, tok, run, deadlines[i])
-  if word == 'OK' then
+  local deadline
+  if outcome == 'NOTE' then deadline = call('ZSCORE', LEASES, id)
+  else
+    outcomes = outcomes + 1
+    deadline = deadlines[outcomes]
+  end
+  local word, newest = check(JOB .. id, j, tok, run, deadline)
+  if outcome == 'NOTE' then -- SQL has accepted it, whatever is true here; told once, with the outcome
+    j.late, newest = word ~= 'OK', ''
+    if j.late and j[1] then
+      local settled = call('HGET', JOB .. id, 'settled') or ''
+      local ended = j[3] == run and j[1] ~= 'processing' -- else its lease ran out, and nobody has noted that yet
+      if ended or sub(settled, 1, #run + 1) == run .. ' ' then word = 'REPLAY' end
+    end
+    if word ~= 'REPLAY' then word = 'OK' end
+  elseif word == 'OK' then
     if not seen[id] then seen[id] = outcome
     elseif seen[id] == outcome then word = 'REPLAY'
     else word, newest = 'STALE', tok end -- an earlier item settles this run, and otherwise
@@ -74,6 +89,11 @@ local function come_back(a, id, key, run, word, j, opt)
 end
 local now_text = int(now)
 local function settle(a, j)
+  if ARGV[a + 3] == 'NOTE' then
+    if j.late then count('late_effect', j[4] or '?') end
+    return emit(j.late and 'late_effect' or ARGV[a + 4], ARGV[a], j[4], j.late and ARGV[a + 1] or j[2], ARGV[a + 2],
+      '', ARGV[a + 5], options(j[5]).resource)
+  end
   if ARGV[a + 3] == 'DONE' and not j[5] then -- a plain job is done: what end_job would do, at half its price
     local id, key, kind, value = ARGV[a], JOB .. ARGV[a], j[4], ARGV[a + 4]
     if value == '' then call('HSET', key, 'state', 'done', 'finished_at', now_text)
@@ -82,7 +102,7 @@ local function settle(a, j)
     recent[#recent + 1] = id
     count('done', kind)
     told = told + 1
-    lines[told] = 'done\t' .. id .. '\t' .. kind .. '\t' .. ARGV[a + 1] .. '\t' .. ARGV[a + 2] .. '\t\t\t'
+    lines[told] = 'done\t' .. id .. '\t' .. kind .. '\t' .. j[2] .. '\t' .. ARGV[a + 2] .. '\t\t\t'
     return
   end
   local id, run, word = ARGV[a], ARGV[a + 2], ARGV[a + 3]
@@ -111,7 +131,7 @@ local gone = {LEASES}
 for i, a in ipairs(items) do
   local word = replies[2 * i - 1]
   if word == 'OK' then
-    gone[#gone + 1] = ARGV[a]
+    if ARGV[a + 3] ~= 'NOTE' then gone[#gone + 1] = ARGV[a] end
     settle(a, read[i])
   elseif word ~= 'REPLAY' then
     refuse(string.lower(ARGV[a + 3]), word, replies[2 * i], ARGV[a], read[i][4], ARGV[a + 1], ARGV[a + 2])

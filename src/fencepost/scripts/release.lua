@@ -12,7 +12,7 @@ local key, me = P .. 'lease:' .. nonce, '@' .. nonce
 by = ARGV[3]
 local l = call('HMGET', key, 'state', 'token', 'resource')
 if not l[1] then return {'GONE', ''} end
-if l[2] ~= tok or l[1] ~= 'held' then
+if l[1] ~= 'held' or l[2] ~= tok and not had(key, tok, nonce) then
   refuse('release', 'STALE', l[2] or '0', me, '', tok, nonce, l[3])
   commit(false)
   return {'STALE', l[2] or '0'}

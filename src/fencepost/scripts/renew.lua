@@ -12,16 +12,17 @@ by = ARGV[2]
 for at = 3, #ARGV, 3 do
   local id, tok, nonce = ARGV[at], ARGV[at + 1], ARGV[at + 2]
   local alone = sub(id, 1, 1) == '@'
-  local until_ms, j, resource, till = call('ZSCORE', LEASES, id), nil, nil, deadline
+  local key, until_ms = alone and P .. 'lease:' .. sub(id, 2) or JOB .. id, call('ZSCORE', LEASES, id)
+  local j, resource, till = nil, nil, deadline
   if alone then -- the same check: a held lease is its own nonce's run
-    local l = call('HMGET', P .. 'lease:' .. sub(id, 2), 'state', 'token', 'resource', 'ttl_ms')
+    local l = call('HMGET', key, 'state', 'token', 'resource', 'ttl_ms')
     j = {l[1] == 'held' and 'processing' or l[1], l[2], sub(id, 2), ''}
     resource, till = l[3], now + (tonumber(l[4]) or 0)
   else
-    j = call('HMGET', JOB .. id, 'state', 'token', 'nonce', 'kind', 'opts', 'cancel')
+    j = call('HMGET', key, 'state', 'token', 'nonce', 'kind', 'opts', 'cancel')
     resource = options(j[5]).resource
   end
-  local word, more = check(j, tok, nonce, until_ms)
+  local word, more = check(key, j, tok, nonce, until_ms)
   if word == 'OK' then
     if resource then call('ZCARD', P .. 'slots:' .. resource) end
     write[#write + 1] = {id, alone and id or nonce, resource, till}

@@ -45,9 +45,9 @@ for i, w in ipairs(todo) do
   call('ZREM', DEAD, id)
   if j then
     local key, score = JOB .. id, int(us + i - (tonumber(opt.priority) or 0) * 60000000)
-    call('HDEL', key, 'attempts', 'crashes', 'releases', 'reason', 'finished_at', 'result', 'cancel', 'cancel_request',
+    call('HDEL', key, 'crashes', 'releases', 'reason', 'finished_at', 'result', 'cancel', 'cancel_request',
       'cancelled_from', 'progress', 'unknown_since', 'checkpoint', 'due_at', 'claimed_at', 'worker')
-    call('HSET', key, 'state', 'queued', 'generation', generation, 'requeue_request', request, 'nonce', '',
+    call('HSET', key, 'state', 'queued', 'generation', generation, 'requeue_request', request, 'nonce', '', 'attempts', 0,
       'score', score, 'requeued_at', now, 'updated_at', now)
     call('PERSIST', key)
     if opt.dedup then call('SET', P .. 'dedup:' .. opt.dedup, id) end

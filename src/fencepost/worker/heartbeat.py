@@ -75,7 +75,8 @@ class Heartbeat(threading.Thread):
 
     def _renew(self, runs: list[Run]) -> None:
         sent_at = boottime_s()
-        call = self._store.renew(round(self._lease_s * 1000), self._worker_id, [run.key for run in runs])
+        keys = [run.key for run in runs]
+        call = self._store.renew(round(self._lease_s * 1000), self._worker_id, keys)
         try:
             answers = self._driver.run(call)
         except FencepostError as error:  # tried again at the next tick, until the local deadline of each run
@@ -87,7 +88,7 @@ class Heartbeat(threading.Thread):
                 if rule is not None and rule.when_redis_away == "fail_open":
                     run.deadline_s = local_deadline(sent_at, self._lease_s)  # goes on; its writes are checked later
             return
-        for run, answer in zip(runs, answers, strict=True):
+        for run, key, answer in zip(runs, keys, answers, strict=True):
             if answer.word in ("OK", "CANCEL"):
                 gap = self._lease_s * 0.9 - (run.deadline_s - sent_at)
                 self.worst_gap_s = max(self.worst_gap_s, gap)
@@ -100,7 +101,7 @@ class Heartbeat(threading.Thread):
                 if answer.word == "CANCEL" and not run.why:
                     run.cancel_reason = answer.detail
                     self._tell(run, "cancelled")
-            elif run.nonce in self._runs:  # else it settled while the call was on its way
+            elif run.nonce in self._runs and run.key == key:  # else it settled, or was bumped, while the call was away
                 self._tell(run, "expired" if answer.word == "EXPIRED" else "stale")
 
     def _tell(self, run: Run, why: str) -> None:

@@ -7,16 +7,28 @@ import logging
 import random
 from typing import Any, Final
 
+import msgspec
+
 from fencepost.codec import encode_result_safely, error_text, harmless_text
-from fencepost.errors import PayloadUndecodable
+from fencepost.errors import PayloadUndecodable, SectionRepeat
 from fencepost.log import emit
 from fencepost.retry import Permanent, RetryPolicy, Snooze, decide
 from fencepost.store import Claimed, Outcome
 from fencepost.worker.run import GONE, Run
 
-__all__ = ["TimedOut", "handed_back", "of_error", "of_stopped", "of_undecodable", "of_unknown_kind", "of_value"]
+__all__ = [
+    "TimedOut",
+    "handed_back",
+    "of_error",
+    "of_stopped",
+    "of_undecodable",
+    "of_unknown_kind",
+    "of_value",
+    "with_notes",
+]
 
 _log = logging.getLogger("fencepost.worker")
+_REPEAT_MS: Final = 200
 _UNKNOWN_KIND_DELAY_MS: Final = 5_000
 
 
@@ -48,6 +60,10 @@ def of_value(run: Run, value: Any) -> Outcome:
 
 def of_error(run: Run, error: BaseException) -> Outcome:
     """The handler raised: retry or bury, as its policy says."""
+    if isinstance(error, SectionRepeat):  # nothing is wrong with the job: the database asks to do it again
+        delay_ms = random.randint(_REPEAT_MS // 4, _REPEAT_MS)
+        emit(_log, logging.INFO, "section_repeated", job_id=run.job_id, kind=run.kind, cause=str(error)[:200])
+        return _outcome(run.claimed, "RELEASE", (delay_ms, "section_repeat"))
     policy: RetryPolicy = run.handler.settings.retry
     verdict = decide(error, run.attempt, policy, random.random)
     name, text = type(error).__name__, error_text(error)
@@ -62,6 +78,14 @@ def of_error(run: Run, error: BaseException) -> Outcome:
         fencing_token=run.token, reason=verdict.reason, error=name, message=text.split("\n", 1)[0][:200],
     )  # fmt: skip
     return _outcome(run.claimed, "BURY", (verdict.reason, name, text))
+
+
+def with_notes(run: Run, outcome: Outcome | None) -> Outcome:
+    """Add what the run committed in SQL. A run that is not ours any more may say that, and nothing else."""
+    notes = tuple(run.notes)
+    if outcome is None:
+        return Outcome(run.job_id, run.claimed.token, run.nonce, "NOTE", notes[-1], notes[:-1])
+    return msgspec.structs.replace(outcome, notes=notes)
 
 
 def of_stopped(run: Run) -> Outcome | None:

@@ -23,6 +23,7 @@ from fencepost.keys import check_queue
 from fencepost.log import emit
 from fencepost.store import Claimed, Outcome
 from fencepost.worker import settle
+from fencepost.worker.books import Books
 from fencepost.worker.heartbeat import Heartbeat
 from fencepost.worker.janitor import tend
 from fencepost.worker.lanes import Lanes
@@ -46,7 +47,8 @@ class Worker:
     others. concurrency: slots, 1 to 10 000; async handlers share the event loop, the others get a thread each.
     lease_s: by default the application's. grace_s: how long running jobs may go on after stop. poll_s: the longest
     silence of an idle worker, at most 2: it also looks for lapsed leases then, and a longer silence of all workers
-    would count as an outage. burst: end when nothing is ready or running. doctor: examine server and settings first and
+    would count as an outage. books: look after the ledger and the outbox of the application, if it has them, on a
+    thread beside the jobs. burst: end when nothing is ready or running. doctor: examine server and settings first and
     refuse to start on errors (UnsafeSetup). unwritten: outcomes that could not be written before the end.
     """
 
@@ -62,6 +64,7 @@ class Worker:
         burst: bool = False,
         lanes: int = 2,
         doctor: bool = True,
+        books: bool = True,
     ) -> None:
         if type(concurrency) is not int or not 1 <= concurrency <= 10_000:
             raise ConfigurationError("concurrency", f"{concurrency!r} is not a whole number from 1 to 10000")
@@ -85,6 +88,7 @@ class Worker:
         self.outcomes: list[Outcome] = []
         self.free, self.stopping, self.refused, self.ended, self.unwritten = concurrency, False, 0, 0, 0
         self._doctor = doctor
+        self._books = Books(app) if books and (app.ledger_url or app.outbox_url) else None
         self.about = json.dumps(
             {"host": socket.gethostname(), "pid": os.getpid(), "queues": [q for q, _ in self.queues]}
         )
@@ -117,6 +121,8 @@ class Worker:
             self.app.link.connections, self.store, self.id, self.lease_s, self.runs, self._loop, self.lose
         )
         self._heartbeat.start()
+        if self._books is not None:
+            self._books.start()
         tasks = self.lanes.start()
         emit(_log, logging.INFO, "worker_started", worker_id=self.id, queues=",".join(q for q, _ in self.queues))
         failed = asyncio.ensure_future(_first_failure(tasks))
@@ -131,6 +137,8 @@ class Worker:
             for task in (*tasks, failed, stop, janitor):
                 task.cancel()
             await asyncio.gather(*tasks, failed, stop, janitor, return_exceptions=True)
+            if self._books is not None:
+                await asyncio.to_thread(self._books.stop)
             await self._close()
         for task in tasks:
             if task.done() and not task.cancelled() and task.exception() is not None:
@@ -225,7 +233,7 @@ class Worker:
         except PayloadUndecodable as error:
             self.outcomes.append(settle.of_undecodable(claimed, error))
             return 0
-        run = Run(claimed, handler, self.app.link, self.id, deadline_s)
+        run = Run(claimed, handler, self.app.link, self.id, deadline_s, self.lease_s)
         assert self._loop is not None
         if self._scan_handle is None:  # nothing ran, so nobody looked: that is not a blocked loop
             self._moved(boottime_s())
@@ -288,6 +296,8 @@ class Worker:
             return
         self.free += 1
         self.ended += 1
+        if run.notes:
+            outcome = settle.with_notes(run, outcome)
         if outcome is not None:
             self.outcomes.append(outcome)
         if self.stopping:

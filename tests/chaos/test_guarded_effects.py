@@ -1,0 +1,86 @@
+"""A worker dies or stands still around its commit: what stands in SQL stands once, and the job ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fencepost.embedded import EmbeddedServer
+from tests.chaos.harness import Stage
+from tests.chaos.ledgers import Books, stage_with_books
+from tests.support import wait_until
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(90)]
+
+
+@pytest.fixture
+def books(postgres_url: str) -> Iterator[Books]:
+    books = Books(postgres_url)
+    yield books
+    books.close()
+
+
+@pytest.fixture
+def shop(own_server: EmbeddedServer, books: Books, tmp_path: Path) -> Iterator[Stage]:
+    stage = stage_with_books(own_server, books, tmp_path / "stage", 1)
+    yield stage
+    stage.end()
+
+
+def test_a_worker_killed_between_commit_and_finish_leaves_one_effect_and_the_job_is_done(shop, books):
+    """T23. The second run finds the effect and hands out the stored result. report: resque/resque#1480"""
+    shop.start(2)
+    job = shop.kinds.invoice.enqueue_sync(order_id=1, account=1, after="never")
+    wait_until(lambda: shop.truth.of("committed"), 20)
+    shop.kill(shop.holder("order1"))
+    shop.open("never")
+    shop.done([job])
+    assert [line["first"] for line in shop.truth.of("committed")] == [True, False], "void: it was not run again"
+    [[number, token]] = books.rows("SELECT number, token FROM invoices")
+    assert job.result_sync() == number
+    assert token == shop.truth.of("committed")[0]["token"], "the effect is the first run's"
+    assert books.lost_updates() == []
+
+
+def test_a_worker_frozen_inside_its_transaction_blocks_nobody_for_longer_than_its_lease(shop, books):
+    """T45. PostgreSQL ends the idle transaction; the second holder goes on; the woken one's commit fails."""
+    shop.start(2)
+    job = shop.kinds.invoice.enqueue_sync(order_id=2, account=2, gate="go")
+    frozen = shop.holder("order2")
+    wait_until(lambda: books.rows("SELECT 1 FROM pg_stat_activity WHERE state = 'idle in transaction'"), 20)
+    shop.freeze(frozen)
+    shop.open("go")
+    shop.done([job], 30)
+    assert len(shop.truth.runs("order2")) == 2, "void: nobody else took it"
+    shop.wake(frozen)
+    wait_until(lambda: not shop.truth.inside(), 20)
+    first, second = shop.truth.runs("order2")
+    assert (first.how, second.how) != ("returned", "returned")
+    [[number, token]] = books.rows("SELECT number, token FROM invoices")
+    assert (token, job.result_sync()) == (second.token, number)
+    assert books.lost_updates() == []
+
+
+def test_a_worker_frozen_before_its_commit_and_woken_later_is_refused_and_the_refusal_is_told(shop, books):
+    """The headline: stale at the SQL side, rolled back, counted, and in the ledger."""
+    from fencepost.ledger import Ledger
+
+    shop.start(2)
+    job = shop.kinds.invoice.enqueue_sync(order_id=3, account=3, gate="go")
+    frozen = shop.holder("order3")
+    shop.freeze(frozen)
+    wait_until(lambda: len(shop.truth.runs("order3")) == 2, 20)
+    shop.wake(frozen)
+    shop.open("go")
+    shop.done([job], 30)
+    wait_until(lambda: not shop.truth.inside(), 20)
+    assert len(books.rows("SELECT 1 FROM invoices")) == 1
+    assert books.lost_updates() == []
+    [[token]] = books.rows("SELECT token FROM invoices")
+    assert token == max(run.token for run in shop.truth.runs("order3"))
+    ledger = Ledger(books.url, "own")
+    wait_until(lambda: (row := ledger.job(job.id)) is not None and row.state == "done", 20)
+    wait_until(lambda: "effect" in {event.name for event in ledger.history(job.id)}, 20)
+    ledger.close()

@@ -1,0 +1,126 @@
+"""Redis forgets everything, the archiver dies, the ledger is away: nothing that was accepted is lost, nothing doubled."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fencepost.embedded import EmbeddedServer
+from tests.chaos.harness import ROOT, Stage
+from tests.chaos.ledgers import ACCOUNTS, Books, copied, stage_with_books, told
+from tests.support import raw_client, wait_until
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
+JOBS = 1_000
+
+
+@pytest.fixture
+def books(postgres_url: str) -> Iterator[Books]:
+    books = Books(postgres_url)
+    yield books
+    books.close()
+
+
+@pytest.fixture
+def shop(own_server: EmbeddedServer, books: Books, tmp_path: Path) -> Iterator[Stage]:
+    stage = stage_with_books(own_server, books, tmp_path / "stage", 1)
+    yield stage
+    stage.end()
+
+
+def ended(books: Books, count: int) -> bool:
+    return bool(books.rows("SELECT count(*) FROM fencepost_jobs WHERE state = 'done'")[0][0] >= count)
+
+
+def test_flushall_in_the_middle_of_a_thousand_durable_jobs_loses_and_doubles_none(shop, books, own_server):
+    """T16: everything is silently gone, and comes back from the ledger."""
+    orders = [{"order_id": n, "account": n % ACCOUNTS, "ms": 2} for n in range(1, JOBS + 1)]
+    jobs = shop.kinds.invoice.enqueue_many_sync(orders)
+    assert all(job.state == "queued" for job in jobs)
+    shop.start(2, concurrency=4, poll_s=0.3)
+    wait_until(lambda: len(books.rows("SELECT 1 FROM invoices")) > JOBS // 10, 60)
+    raw_client(own_server.url).flushall()
+    assert len(books.rows("SELECT 1 FROM invoices")) < JOBS, "void: all were done already"
+    wait_until(lambda: ended(books, JOBS), 180)
+    assert books.doubled() == []
+    assert books.lost_updates() == []
+    assert len(books.rows("SELECT 1 FROM invoices")) == JOBS
+    assert shop.alive()
+
+
+def test_an_archiver_that_is_killed_fifty_times_copies_every_event_once(shop, books, own_server):
+    """T36: the ledger is the multiset of accepted transitions, wherever the copying stopped."""
+    shop.start(1, concurrency=4, books=False)
+    stop = threading.Event()
+
+    def produce() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 20
+            shop.kinds.light.enqueue_many_sync([{"order_id": number + n} for n in range(20)])
+            stop.wait(0.02)
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+    command = [sys.executable, "-m", "fencepost", "ledger", "run", "--url", own_server.url, "--namespace", "own"]
+    seen = 0
+    try:
+        for _ in range(50):
+            process = subprocess.Popen(
+                [*command, "--ledger", books.url], cwd=ROOT, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+            )
+            before = len(copied(books, "own"))
+            wait_until(lambda least=before: len(copied(books, "own")) > least, 30)
+            stop.wait(shop.draw.random() * 0.05)
+            process.kill()
+            process.wait()
+            seen += 1
+    finally:
+        stop.set()
+        producer.join()
+    assert seen == 50
+    client = raw_client(own_server.url)
+    last = subprocess.Popen([*command, "--ledger", books.url], cwd=ROOT, stderr=subprocess.DEVNULL)
+    wait_until(lambda: copied(books, "own") == told(client, "own"), 60)
+    last.kill()
+    last.wait()
+    assert max(copied(books, "own").values()) == 1
+    assert len(told(client, "own")) > 500, "void: hardly anything happened"
+
+
+def test_jobs_go_on_while_the_ledger_is_away_for_a_minute_and_it_catches_up(
+    new_postgres: Callable[[], object], own_server: EmbeddedServer, tmp_path: Path
+):
+    """Nothing is dropped silently: what happened meanwhile stands in the stream and is copied afterwards."""
+    database = new_postgres()
+    books = Books(database.new_database())
+    stage = stage_with_books(own_server, books, tmp_path / "away", 1)
+    try:
+        stage.start(1, concurrency=4)
+        first = stage.kinds.light.enqueue_many_sync([{"order_id": n} for n in range(50)])
+        stage.done(first)
+        client = raw_client(own_server.url)
+        wait_until(lambda: copied(books, "own") == told(client, "own"), 30)
+        database.kill()
+        meanwhile = []
+        away_s = float(os.environ.get("FENCEPOST_CHAOS_AWAY", "60"))
+        for n in range(20):
+            meanwhile += stage.kinds.light.enqueue_many_sync([{"order_id": 100 + n * 50 + m} for m in range(50)])
+            threading.Event().wait(away_s / 20)
+        stage.done(meanwhile)
+        assert stage.alive()
+        database.start()
+        wait_until(lambda: copied(books, "own") == told(client, "own"), 60)
+        [[lost]] = books.rows("SELECT sum(lost) FROM fencepost_cursors")
+        assert lost == 0
+        assert "ledger_away" in stage.log()
+    finally:
+        stage.end()
+        books.close()
+        database.close()
