@@ -23,7 +23,7 @@ class Books:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.engine: Engine = create_engine(url)
+        self.engine: Engine = create_engine(url, pool_pre_ping=True)
         METADATA.create_all(self.engine)
         with self.engine.begin() as connection:
             for statement in TABLES:

@@ -70,7 +70,12 @@ def test_two_hundred_rewinds_double_no_effect_lose_no_durable_job_and_let_no_tok
         open_jobs.difference_update(row[0] for row in rows)
         return not open_jobs
 
-    wait_until(all_ended, 120)
+    try:
+        wait_until(all_ended, 60)
+    except AssertionError as error:
+        left = books.rows("SELECT job_id, state, reason, epoch, seq, attempts FROM fencepost_jobs WHERE state <> 'done'")
+        redis = {job_id: shop.kinds.app.get(job_id).status_sync() for job_id in open_jobs}
+        raise AssertionError(f"{len(open_jobs)} left: {left}\n{redis}\n{shop.log()[-8000:]}") from error
     assert books.doubled() == []
     assert books.lost_updates() == []
     assert books.fallen() == []

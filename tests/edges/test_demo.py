@@ -45,6 +45,12 @@ def test_nothing_is_lost_overlapped_or_doubled_while_workers_are_killed_and_froz
     assert figures["refused"]["done"] >= 1
     assert figures["refused"]["checkpoint"] >= 1
     assert figures["stale_refused"] == sum(figures["refused"].values())
+    ledger = figures["ledger"]
+    assert (ledger["ok"], ledger["findings"], ledger["lost"]) == (True, [], 0)
+    assert (ledger["completions"], ledger["durable"]) == (figures["jobs"], 60)
+    assert ledger["effects"] == figures["sql_effects"] > 2 * 60, "an invoice and a booking or more for each order"
+    assert ledger["found"] >= 1, "the killed worker had written an invoice and not said so"
+    assert ledger["refusals"] == figures["stale_refused"]
     assert figures["seconds"] < 40
     assert ended.returncode == 0
 
@@ -56,6 +62,7 @@ def test_without_lease_fence_and_guard_the_same_faults_do_damage():
     assert figures["doubled_effects"] >= 1, ended.stderr
     assert figures["overlaps"] >= 1
     assert figures["stale_refused"] == 0, "nobody can tell a late write from a good one"
+    assert figures["ledger"] is None
     assert ended.returncode == 1
 
 
@@ -63,9 +70,11 @@ def test_without_a_terminal_it_prints_plain_lines_and_a_table_in_the_projects_wo
     ended = demo("--jobs", "20")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "\x1b" not in ended.stdout
-    for words in ("jobs accepted", "stale writes refused", "killed worker1 (SIGKILL)", "woke worker2 (SIGCONT)"):
+    story = ("killed worker1 (SIGKILL)", "woke worker2 (SIGCONT)")
+    table = ("jobs accepted", "stale writes refused", "ledger: completions", "fencepost ledger verify`: ok")
+    for words in story + table:
         assert words in ended.stdout
-    assert ended.stdout.rstrip().endswith("guard.py"), "it ends with what to read next"
+    assert ended.stdout.rstrip().endswith("faults.py"), "it ends with what to read next"
 
 
 @pytest.fixture

@@ -1,20 +1,31 @@
-"""The parts of the demo: its orders, its guard, and how it counts overlaps."""
+"""The parts of the demo: its orders, its jams, what it makes of the ledger, and how it counts overlaps."""
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from fencepost.demo import guard, shop
+from fencepost import Fencepost, Run, Worker
+from fencepost.demo import shop
+from fencepost.demo.books import LedgerSays, balance, open_books, writable
 from fencepost.demo.command import command
-from fencepost.demo.guard import Fence, StaleWrite
-from fencepost.demo.measure import overlaps
+from fencepost.demo.faults import Faults
+from fencepost.demo.jam import Jam, block
+from fencepost.demo.measure import Measured, QueueSays, measure, overlaps
 from fencepost.demo.orders import read_orders
-from fencepost.demo.records import Recorder, Records
+from fencepost.demo.records import Note, Recorder, Records
+from fencepost.demo.stage import NAMESPACE, Stage
+from fencepost.embedded import EmbeddedServer
 from fencepost.errors import ConfigurationError
+from tests.support import wait_until
 
 HEAD = "order_id,email,items,total\n"
 GOOD = "7,ada@example.com,TEA:2:6.90 MUG:1:12.50,26.30\n"
@@ -79,79 +90,119 @@ def test_a_missing_file_and_too_many_jobs_are_refused(tmp_path):
         read_orders(None, 300)
 
 
-# -- the guard --------------------------------------------------------------------------------------------
+# -- jams -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def db(tmp_path: Path):
-    path = tmp_path / "shop.sqlite"
-    shop.create(path, read_orders(None, 20))
-    opened = shop.Shop(path)
-    yield opened.db
+def stage(tmp_path: Path) -> Stage:
+    """A stage with a shop of 20 orders and an empty ledger."""
+    made = Stage(str(tmp_path))
+    made.set_up()
+    shop.create(made.database, read_orders(None, 20))
+    open_books(made)
+    return made
+
+
+@pytest.fixture
+def note(stage: Stage) -> Iterator[Note]:
+    recorder = Recorder(stage.records, "worker1")
+    recorder.write("begin", run="r", job="7", kind="k", resource="", token=1)
+    yield Note(recorder, "r")
+    recorder.close()
+
+
+@pytest.mark.parametrize("who", ["worker1", "7"])
+def test_a_run_stands_still_at_a_jammed_place_and_nowhere_else(stage, note, who):
+    jam, seen = Jam(stage, "worker1"), Records(stage.records)
+    assert not jam.here(note, "7", "invoice")
+    file = block(stage, who, ["invoice", "after mail"])
+    assert not jam.here(note, "7", "stock")
+    assert not Jam(stage, "worker2").here(note, "8", "invoice"), "another job in another worker"
+    stood: list[bool] = []
+    run = threading.Thread(target=lambda: stood.append(jam.here(note, "7", "after mail")))
+    run.start()
+
+    def stands() -> bool:
+        seen.read()
+        return seen.runs["r"].place == "after mail"
+
+    wait_until(stands, 5)
+    assert not stood
+    file.unlink()
+    run.join(5)
+    assert stood == [True]
+
+
+@pytest.mark.parametrize("name", ["shop.sqlite", "ledger.sqlite"])
+def test_somebody_who_stands_still_inside_a_transaction_is_noticed(stage, name):
+    assert writable(stage)
+    frozen = sqlite3.connect(Path(stage.folder, name), isolation_level=None)
+    frozen.execute("BEGIN IMMEDIATE")
+    assert not writable(stage)
+    frozen.close()
+    assert writable(stage)
+
+
+# -- the ledger -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def played(stage: Stage, new_server: Callable[..., EmbeddedServer]) -> Stage:
+    """A stage where one durable job has written one invoice, and nobody has copied its events yet."""
+    stage = replace(stage, redis_url=new_server().url)
+    opened = shop.Shop(stage.database)
+    app = Fencepost(stage.redis_url, namespace=NAMESPACE, ledger=stage.ledger)
+
+    @app.job(durability="ledger")
+    def invoice(run: Run) -> None:
+        with run.guarded(opened.sessions, "invoice") as effect:
+            effect.result = opened.write_invoice(effect.session, 1, 1, run.nonce)
+
+    async def play() -> None:
+        await invoice.enqueue()
+        await Worker(app, burst=True, books=False).run()
+        await app.close()
+
+    asyncio.run(play())
     opened.close()
+    return stage
 
 
-OLD, NEW = Fence("stock:TEA", 33, "a"), Fence("stock:TEA", 34, "b")
+def test_the_ledger_is_copied_to_the_end_and_says_what_happened(played):
+    says = balance(played)
+    assert (says.ok, says.findings, says.lost) == (True, [], 0)
+    assert (says.durable, says.completions, says.effects, says.found, says.refusals) == (1, 1, 1, 0, 0)
+    assert says.events >= 4, "enqueued, acquired, effect, done"
+    assert balance(played) == says, "copied twice, an event is there once"
 
 
-def write(db: sqlite3.Connection, fence: Fence, key: str, result: str) -> tuple[bool, str | None]:
-    with guard.effect(db, fence, key) as done:
-        if done.first:
-            db.execute("INSERT INTO invoices (order_id, cents, run, at_s) VALUES (1, 1, ?, 0)", (result,))
-            done.result = result
-    return done.first, done.result
+def test_a_ledger_that_was_tampered_with_is_found_out(played):
+    assert balance(played).ok
+    with sqlite3.connect(Path(played.folder, "ledger.sqlite")) as db:
+        db.execute("DELETE FROM fencepost_events WHERE name = 'acquired'")
+    db.close()
+    says = balance(played)
+    assert not says.ok
+    assert says.findings
 
 
-def count(db: sqlite3.Connection) -> int:
-    return int(db.execute("SELECT count(*) FROM invoices").fetchone()[0])
+def measured(stage: Stage, says: LedgerSays | None) -> Measured:
+    """What is measured where nothing has happened, with the word of a ledger."""
+    return measure(
+        stage, read_orders(None, 20), Records(stage.records), [], Faults(), QueueSays({}, 0, says), 1.0
+    )  # fmt: skip
 
 
-def test_once_a_newer_token_is_installed_the_late_write_changes_nothing(db):
-    guard.install(db, OLD)
-    guard.install(db, NEW)
-    with pytest.raises(StaleWrite, match=r"token 33 is stale, the newest is 34\. Nothing was written"):
-        write(db, OLD, "invoice:1", "late")
-    with pytest.raises(StaleWrite):
-        guard.install(db, OLD)
-    assert count(db) == 0
-    assert write(db, NEW, "invoice:1", "good") == (True, "good")
-
-
-def test_an_equal_token_with_another_nonce_is_refused(db):
-    guard.install(db, OLD)
-    with pytest.raises(StaleWrite):
-        guard.install(db, Fence(OLD.resource, OLD.token, "other"))
-    guard.install(db, OLD)
-
-
-def test_an_effect_happens_once_and_later_runs_get_its_result(db):
-    guard.install(db, OLD)
-    assert write(db, OLD, "invoice:1", "first") == (True, "first")
-    guard.install(db, NEW)
-    assert write(db, NEW, "invoice:1", "second") == (False, "first")
-    assert count(db) == 1
-
-
-def write_and_fail(db: sqlite3.Connection) -> None:
-    with guard.effect(db, OLD, "invoice:1"):
-        db.execute("INSERT INTO invoices (order_id, cents, run, at_s) VALUES (1, 1, 'x', 0)")
-        raise ZeroDivisionError
-
-
-def test_an_effect_whose_block_fails_leaves_nothing_behind(db):
-    guard.install(db, OLD)
-    with pytest.raises(ZeroDivisionError):
-        write_and_fail(db)
-    assert count(db) == 0
-    assert write(db, OLD, "invoice:1", "again") == (True, "again")
-
-
-def test_the_guard_refuses_a_connection_that_begins_transactions_by_itself_or_has_one_open(db, tmp_path):
-    with sqlite3.connect(tmp_path / "shop.sqlite") as other, pytest.raises(ValueError, match="isolation_level=None"):
-        guard.install(other, OLD)
-    other.close()
-    with guard.transaction(db), pytest.raises(ValueError, match="no open transaction"):
-        guard.install(db, OLD)
+def test_the_books_agree_only_if_the_ledger_is_sound_and_says_what_the_handlers_say(stage):
+    wanted = measured(stage, None).sql_effects
+    says = LedgerSays(ok=True, events=9, lost=0, durable=20, completions=0, effects=wanted, found=1, refusals=2)
+    assert measured(stage, says).books_agree
+    assert not measured(stage, None).books_agree
+    others: list[dict[str, Any]] = [
+        {"ok": False}, {"lost": 1}, {"durable": 19}, {"completions": 1}, {"effects": wanted - 1}
+    ]  # fmt: skip
+    for other in others:
+        assert not measured(stage, replace(says, **other)).books_agree, other
 
 
 # -- overlaps ---------------------------------------------------------------------------------------------

@@ -143,7 +143,7 @@ class Both:
 
     def _told(self) -> list[tuple[str, str]]:
         """What the last call told of effects, steps and bumps, in order."""
-        entries = self.client.xrange(self.store.keys.events, f"({self.read_to}")
+        entries: Any = self.client.xrange(self.store.keys.events, f"({self.read_to}")
         lines = [line for _, fields in entries for line in fields[b"e"].decode().split("\n")]
         if entries:
             self.read_to = entries[-1][0].decode()

@@ -177,6 +177,21 @@ class Machine(RuleBasedStateMachine):
         ask = _named(ask, self.fresh("n"))
         self.note(ask, self.both.do("finish", outcomes, ask))
 
+    @precondition(lambda self: self.runs)
+    @rule(at=pick, how=st.sampled_from(["with an outcome", "alone", "twice"]))
+    def an_effect_comes_late(self, at: int, how: str) -> None:
+        """A worker was silent, lost its run, and SQL had accepted an effect of it. Or it is told once more."""
+        run = self.a_run(at, "holder's")
+        notes = (("effect", "e3"),)
+        if how == "twice":
+            self.finishing(End(*run, "RETRY", "x", 900, notes))
+        else:
+            self.time_goes_by_under_sweeps(3)
+        self.finishing(End(*run, "DONE", "x", notes=notes) if how == "with an outcome" else End(*run, "NOTE", "e3"))
+
+    def finishing(self, end: End) -> None:
+        self.both.do("finish", [end], Ask("w1", self.fresh("n"), 0, 2_000, False, ()))
+
     @precondition(lambda self: self.runs or self.alone)
     @rule(batch=st.lists(st.tuples(pick, whose), min_size=1, max_size=3), lease_ms=st.sampled_from([1_000, 6_000]))
     def renew(self, batch: list[tuple[int, str]], lease_ms: int) -> None:
@@ -246,6 +261,8 @@ class Machine(RuleBasedStateMachine):
         elif reply[0] == "ASKED" and then:
             job = self.both.model.jobs[job_id]
             self.both.do("renew", 2_000, [(job_id, job.token, job.nonce)])
+
+    more_cancelling = cancel
 
     @precondition(lambda self: self.ids)
     @rule(places=st.lists(pick, min_size=1, max_size=3), request=st.sampled_from(["", "", "again"]))
@@ -331,14 +348,14 @@ def still(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900 if LONG else 120)
+@pytest.mark.timeout(900 if LONG else 240)
 def test_any_sequence_of_calls_leaves_the_partition_as_the_model_says(still: tuple[Any, str, StoppedClock]) -> None:
     """Replies, every field of every job, all lists, counters, and invariant I13 after each step."""
     seen: Counter[str] = Counter()
     run_state_machine_as_test(
         functools.partial(Machine, *still, seen),  # type: ignore[arg-type]
         settings=settings(
-            max_examples=1_500 if LONG else 120,
+            max_examples=1_500 if LONG else 200,
             stateful_step_count=80 if LONG else 50,
             derandomize=CI,
             print_blob=True,

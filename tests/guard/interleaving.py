@@ -18,6 +18,7 @@ __all__ = ["Actor", "Interleaving", "LockWaits", "switches", "watch"]
 T = TypeVar("T")
 _PATIENCE_S: Final = 15.0
 _LOOK_S: Final = 0.004  # how long a statement may run before the server is asked whether it waits for a lock
+_ALL: Final = 99  # steps: to the end
 _here = threading.local()
 
 
@@ -67,7 +68,7 @@ class Actor:
 class Interleaving:
     """Actors and the hand that moves them.
 
-    waits(connection id): whether a connection waits for a lock. after_commit: called after each COMMIT, and at the end.
+    waits(connection id): whether a connection waits for a lock. after_commit: called after each COMMIT.
     """
 
     def __init__(self, waits: Callable[[int], bool], after_commit: Callable[[], None] = lambda: None) -> None:
@@ -135,7 +136,6 @@ class Interleaving:
                     self._where()
                 )
             self._settle()
-        self._after_commit()
 
     def _settle(self) -> None:
         """Wait until every actor stands, has ended, or waits for a lock."""
@@ -218,17 +218,17 @@ class LockWaits:
         self._connection.close()
 
 
-def switches(names: tuple[str, str], points: int, budget: int = 2) -> Iterator[list[tuple[str, int]]]:
+def switches(names: tuple[str, str], stops: int, budget: int = 2) -> Iterator[list[tuple[str, int]]]:
     """Yield every order of two actors that is made by at most `budget` interruptions, for Interleaving.play().
 
-    points: the steps of the longer actor. Races need few interruptions: a lost update needs two. budget: 1 to 3.
+    stops: of the longer actor, its start and its last COMMIT included; after two steps it has done one statement.
+    Races need few interruptions: a lost update needs two. budget: 1 to 3.
     """
     for first, second in (names, names[::-1]):
-        for i in range(1, points):
-            yield [(first, i), (second, 99), (first, 99)]
-            if budget > 1:
-                for j in range(1, points):
-                    yield [(first, i), (second, j), (first, 99)]
-                    if budget > 2:
-                        for k in range(1, points - i):
-                            yield [(first, i), (second, j), (first, k), (second, 99)]
+        yield [(first, _ALL), (second, _ALL)]
+        for i in range(2, stops):
+            yield [(first, i), (second, _ALL), (first, _ALL)]
+            for j in range(2, stops) if budget > 1 else ():
+                yield [(first, i), (second, j), (first, _ALL)]
+                for k in range(1, stops - i) if budget > 2 else ():
+                    yield [(first, i), (second, j), (first, k), (second, _ALL)]

@@ -23,7 +23,7 @@ MATRIX = [
     ("mariadb", "READ COMMITTED", "lost", "lost", "lost stale", "lost stale", "", ""),
     ("sqlite", "IMMEDIATE", "", "", "", "stale", "", ""),
     ("sqlite", "DEFERRED", "", "", "", "stale", "", ""),
-    # Python up to 3.11 opens no transaction for a SELECT: the check of the right way is a plain one there.
+    # Python's sqlite3, as it comes, opens no transaction for a SELECT: the check of the right way is a plain one there.
     ("sqlite", "DRIVER", "lost", "lost", "lost stale", "lost stale", "", "lost stale"),
 ]
 # What the database itself says to one of the two who check last. Without such a word, both are told that all is well.

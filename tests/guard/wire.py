@@ -102,7 +102,8 @@ class CommitProxy:
             link.server.sendall(data)
             link.answered.wait(10)
         link.reset()
-        link.server.close()
+        with contextlib.suppress(OSError):
+            link.server.shutdown(socket.SHUT_RDWR)  # close() alone does nothing while the other thread reads
 
 
 class _Link:

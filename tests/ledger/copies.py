@@ -10,6 +10,8 @@ from sqlalchemy import select
 from fencepost.ledger import Ledger
 from fencepost.sql.tables import cursors, events, marks
 from tests.support.partition import Partition, Told
+from tests.support.state import keys_of
+from tests.support.waiting import wait_until
 
 Line = tuple[int, int, Told]
 
@@ -53,3 +55,32 @@ def marks_of(ledger: Ledger) -> list[tuple[int, str, int, int]]:
             .order_by(c.epoch, c.first_seq, c.why)
         )
         return [tuple(row) for row in rows]
+
+
+def tick(partition: Partition) -> None:
+    """Wait until the server's clock shows another millisecond: a rewound server gives numbers out again, later."""
+
+    def now() -> int:
+        seconds, us = partition.redis.time()
+        return int(seconds) * 1000 + int(us) // 1000
+
+    began = now()
+    wait_until(lambda: now() > began)
+
+
+class Past:
+    """A copy of the whole partition, which can be put back: what an older copy of Redis is."""
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        redis = partition.redis
+        self._keys = {key: (redis.dump(key), redis.pttl(key)) for key in keys_of(redis, partition.namespace)}
+
+    def restore(self) -> None:
+        """Redis is as it was then. At least a millisecond has passed."""
+        redis = self._partition.redis
+        tick(self._partition)
+        for key in keys_of(redis, self._partition.namespace):
+            redis.delete(key)
+        for key, (value, left) in self._keys.items():
+            redis.restore(key, max(left, 0), value)

@@ -82,7 +82,7 @@ def test_a_token_from_before_a_bump_helps_nobody_else(partition, write):
     forged = [run._replace(nonce="other.1"), run._replace(nonce=""), run._replace(nonce=run.nonce[:-1])]
     forged += [run._replace(token=token) for token in ("", run.token[:-1], f"{run.token} ", f"{run.token} {run.token}")]
 
-    def answer(key: RunKey) -> tuple[str, str]:
+    def answer(key):
         if write == "renew":
             return partition.renew(key)[0]
         if write == "checkpoint":

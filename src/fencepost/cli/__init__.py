@@ -5,7 +5,7 @@ Exit codes, the same for every command:
   1  refused or failed
   2  wrong usage or configuration
   3  there is no such job
-  4  Redis is away
+  4  Redis or the SQL database is away
   5  done in part: some of the jobs that were meant were not there or were refused
 
 This module imports next to nothing: a worker's signals are looked after from its first moments on.

@@ -26,7 +26,7 @@ from fencepost.handler import Handler, Prepared
 from fencepost.idempotency import dedup_name, idempotency_name
 from fencepost.job import JobSpec
 
-__all__ = ["enqueue"]
+__all__ = ["enqueue", "moment_of"]
 
 
 @click.command
@@ -69,7 +69,7 @@ def enqueue(session: Session, kind: str, pairs: tuple[str, ...], **options: Any)
     handler = session.app.handler(kind)
     bound = handler.options(
         delay=options["delay"],
-        run_at=_moment(options["run_at"]),
+        run_at=moment_of(options["run_at"]),
         priority=options["priority"],
         dedup=options["dedup"],
         idempotency_key=options["idempotency_key"],
@@ -172,7 +172,8 @@ def _encoded(arguments: dict[str, Any]) -> bytes:
 # -- without the code -----------------------------------------------------------------------------------------
 
 
-def _moment(text: str | None) -> datetime.datetime | None:
+def moment_of(text: str | None) -> datetime.datetime | None:
+    """A moment as ISO text. Raises ConfigurationError."""
     if text is None:
         return None
     try:
@@ -190,7 +191,7 @@ def _raw(kind: str, arguments: dict[str, Any], options: dict[str, Any]) -> JobSp
     spec.resource = options["resource"]
     if options["delay"]:
         spec.delay_ms = round(parse_duration_s(options["delay"], "delay") * 1000)
-    moment = _moment(options["run_at"])
+    moment = moment_of(options["run_at"])
     if moment is not None:
         spec.run_at_ms = max(0, epoch_ms(moment))
     if options["dedup"] is not None:

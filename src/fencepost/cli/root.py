@@ -14,13 +14,14 @@ from fencepost.errors import (
     ConfigurationError,
     FencepostError,
     JobNotFound,
+    LedgerUnavailable,
     RedisUnavailable,
     UnknownKind,
 )
 
 __all__ = ["run"]
 
-EXTRA_HINT: Final = {"demo": "demo", "bench": "all"}
+EXTRA_HINT: Final = {"demo": "demo", "bench": "all", "ledger": "sql", "relay": "sql", "sql": "sql"}
 
 
 class _Entry(NamedTuple):
@@ -40,6 +41,9 @@ COMMANDS: Final[dict[str, _Entry]] = {
     "workers": _Entry("fencepost.cli.overview", "workers", "List the workers of the last hour."),
     "stats": _Entry("fencepost.cli.overview", "stats", "Show queues, sizes and counters."),
     "heal": _Entry("fencepost.cli.upkeep", "heal", "Find and mend half states."),
+    "ledger": _Entry("fencepost.cli.ledger", "ledger", "Keep, verify, export, prune or reconcile the ledger."),
+    "relay": _Entry("fencepost.cli.relay", "relay", "Publish the jobs of an outbox in SQL."),
+    "sql": _Entry("fencepost.cli.sql", "sql", "Make or print the SQL tables; delete old rows of the guard."),
     "doctor": _Entry("fencepost.cli.upkeep", "doctor", "Check the server and the settings."),
     "demo": _Entry("fencepost.demo.command", "command", "See orders through while workers are killed and frozen."),
     "bench": _Entry("fencepost.bench.command", "command", "Measure throughput, latency and cost per job."),
@@ -84,13 +88,13 @@ def _version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
 @click.group(
     cls=_Lazy,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 no such job, 4 Redis away, 5 done in part.",
+    epilog="Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 no such job, 4 Redis or SQL away, 5 in part.",
 )
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version.")
 def root() -> None:
     """Background jobs that run under a lease, a heartbeat and a fencing token.
 
-    Every command but demo and bench takes, after its name, --url, --namespace, --app and --json. Without a URL (or
+    Every command but demo, bench and sql takes, after its name, --url, --namespace, --app and --json. Without a URL (or
     FENCEPOST_REDIS_URL) a private server in ./.fencepost (or FENCEPOST_DATA) is started, or the one that runs there
     is used.
     """
@@ -123,7 +127,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def code_of(error: FencepostError) -> int:
     """The exit code of an error."""
-    if isinstance(error, RedisUnavailable):
+    if isinstance(error, RedisUnavailable | LedgerUnavailable):
         return 4
     if isinstance(error, JobNotFound):
         return 3

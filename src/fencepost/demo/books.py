@@ -22,7 +22,7 @@ from fencepost.keys import Keys
 from fencepost.ledger import Archiver, Ledger
 from fencepost.ledger.verify import verify
 from fencepost.link import Link
-from fencepost.sql.tables import events
+from fencepost.sql.tables import events, jobs
 from fencepost.store import Store
 
 __all__ = ["LedgerSays", "balance", "open_books", "writable"]
@@ -36,13 +36,15 @@ class LedgerSays:
     """The ledger's own word, from its tables alone.
 
     ok: the verdict of verify. findings: what it found wrong, a sentence each. events: copied. lost: numbers that are
-    missing. completions: jobs done, each time counted. effects: keys of SQL effects that runs told of. found: how often
-    a run found its effect made by one before it. refusals: stale writes refused.
+    missing. durable: jobs that were in SQL before Redis was asked. completions: jobs done, each time counted. effects:
+    keys of SQL effects that runs told of. found: how often a run found its effect made by one before it. refusals:
+    stale writes refused.
     """
 
     ok: bool
     events: int
     lost: int
+    durable: int
     completions: int
     effects: int
     found: int
@@ -70,13 +72,15 @@ def balance(stage: Stage) -> LedgerSays:
         verdict = verify(ledger)
         with ledger.reading("count the events") as connection:
             by_name = select(events.c.name, func.count()).group_by(events.c.name)
-            counts: dict[str, int] = {name: n for name, n in connection.execute(by_name).tuples()}
+            counts = {str(name): int(number) for name, number in connection.execute(by_name)}
             told = events.c.name.in_(("effect", "effect_found"))
+            durable = connection.execute(select(func.count()).where(jobs.c.durable)).scalar_one()
             effects = connection.execute(select(func.count(events.c.reason.distinct())).where(told)).scalar_one()
         return LedgerSays(
             ok=verdict.ok,
             events=verdict.counts["events"],
             lost=sum(gap.last_seq - gap.first_seq + 1 for gap in verdict.gaps),
+            durable=durable,
             completions=counts.get("done", 0),
             effects=effects,
             found=counts.get("effect_found", 0),

@@ -23,13 +23,14 @@ def command(csv: Path | None, jobs: int | None, naive: bool, as_json: bool) -> N
     """Turn a shop's orders into invoices, stock bookings and e-mails while workers are killed and frozen.
 
     Needs nothing else: it starts its own Redis, mail server and three workers in a temporary folder. One worker is
-    killed, one is frozen past its lease and woken. The figures are counted from what the handlers wrote down.
+    killed, one is frozen past its lease and woken. The figures are counted from what the handlers wrote down, and the
+    ledger has to agree: all events are copied into SQL and checked, as by `fencepost ledger verify`.
 
     The CSV has a line for each order, with the columns order_id, email, items and total, such as
     1001,ada@example.com,GREEN-TEA:2:6.90 MUG:1:12.50,26.30 (an item is SKU:quantity:price).
 
-    Exit code 0: nothing lost, overlapped or doubled, and both faults hit. 1: otherwise; with --naive, if there is
-    damage. 2: the command or its CSV file is wrong.
+    Exit code 0: nothing lost, overlapped or doubled, the ledger agrees, and both faults hit. 1: otherwise; with
+    --naive, if there is damage. 2: the command or its CSV file is wrong.
     """
     try:
         from fencepost.demo.orders import read_orders
@@ -39,7 +40,7 @@ def command(csv: Path | None, jobs: int | None, naive: bool, as_json: bool) -> N
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("fencepost"):
             raise
-        click.echo(f"The demo needs {error.name}: run `pip install 'fencepost[all]'`. Nothing was started.", err=True)
+        click.echo(f"The demo needs {error.name}: run `pip install 'fencepost[demo]'`. Nothing was started.", err=True)
         sys.exit(1)
     try:
         orders = read_orders(csv, jobs)

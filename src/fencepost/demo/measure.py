@@ -101,11 +101,10 @@ class Measured:
     def books_agree(self) -> bool:
         """The ledger is sound by itself, and says the same as the handlers and the shop."""
         says = self.ledger
-        return says is not None and says.ok and (says.lost, says.completions, says.effects) == (
-            0,
-            self.jobs,
-            self.sql_effects,
-        )
+        if says is None or not says.ok:
+            return False
+        told = (says.lost, says.durable, says.completions, says.effects)
+        return told == (0, self.orders, self.jobs, self.sql_effects)
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "ok": self.as_it_must_be}

@@ -101,7 +101,8 @@ def _perform(
     )
     stage.set_up()
     shop.create(stage.database, orders)
-    open_books(stage)
+    if not off:
+        open_books(stage)
     client = redis.Redis.from_url(server.url)
     stack.callback(client.close)
     workers = _start(stack, stage, "worker", WORKERS)

@@ -67,6 +67,7 @@ def _rows_of_the_ledger(m: Measured) -> list[tuple[str, int | str, str]]:
     return [
         ("ledger: events copied into SQL", says.events, ""),
         ("ledger: events that are missing", says.lost, "0"),
+        ("ledger: durable jobs (invoices), there before Redis was asked", says.durable, str(m.orders)),
         ("ledger: completions", says.completions, str(m.jobs)),
         ("ledger: invoices and bookings, by their effect key", says.effects, str(m.sql_effects)),
         ("ledger: … of these found made by a run that died", says.found, ""),
@@ -92,5 +93,7 @@ def _verdict(m: Measured) -> list[str]:
         lines.append(
             "An e-mail cannot be fenced: the second one was sent. It carried the same key, so the provider dropped it."
         )
-    lines.append("Read next: `fencepost demo --naive` shows the same without; then the jobs, and what was done to them:")
+    lines.append(
+        "Read next: `fencepost demo --naive` shows the same without; then the jobs, and what was done to them:"
+    )
     return [*lines, f"  {here / 'handlers.py'}", f"  {here / 'faults.py'}"]

@@ -111,7 +111,9 @@ class Shop:
     def write_invoice(self, db: Session, order_id: int, cents: int, run: str) -> str:
         """Write an invoice and return its number."""
         number = db.scalar(
-            text("INSERT INTO invoices (order_id, cents, run, at_s) VALUES (:order, :cents, :run, :at) RETURNING number"),
+            text(
+                "INSERT INTO invoices (order_id, cents, run, at_s) VALUES (:order, :cents, :run, :at) RETURNING number"
+            ),
             {"order": order_id, "cents": cents, "run": run, "at": boottime_s()},
         )
         return f"INV-{number:05d}"

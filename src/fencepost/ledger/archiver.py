@@ -176,8 +176,8 @@ class Archiver:
             lost = sum(last - first + 1 for first, last, why in holes if why == "lost")
             for first, last, why in holes:
                 self._mark(connection, before.epoch, why, first, last)
-            if before.epoch > 1 and known:
-                self._note_shared(connection, before.epoch, max(one.seq for one in rows if _identity(one) in known))
+            if shared := [event.seq for event in rows if _identity(event) in known]:
+                self._note_shared(connection, before.epoch, max(shared))
             self._write(connection, before.epoch, fresh)
             last_seq = entries[-1].seq if entries else seen.tip if gone else before.seq
             print_ = entries[-1].fingerprint if entries else "" if gone else before.fingerprint
@@ -249,10 +249,11 @@ def job_rows(
     """The rows of some jobs, ready to be folded. lock: nobody else changes them until the end of the transaction."""
     out: dict[str, JobRow] = {}
     for at in range(0, len(job_ids), _IDS):
-        for *values, spec in rows_by_id(connection, namespace, job_ids[at : at + _IDS], _READ, lock=lock):
-            row = JobRow(**dict(zip(COLUMNS, values, strict=True)))
-            if spec is not None:
-                kept = msgspec.json.decode(spec, type=JobSpec)
+        found = rows_by_id(connection, namespace, job_ids[at : at + _IDS], _READ, lock=lock)
+        for one in found:
+            row = JobRow(**{name: one._mapping[name] for name in COLUMNS})
+            if one.spec is not None:
+                kept = msgspec.json.decode(one.spec, type=JobSpec)
                 row.retention_ms, row.failed_retention_ms = kept.retention_ms, kept.failed_retention_ms
             out[row.job_id] = row
     return out

@@ -127,10 +127,15 @@ class Ledger:
         self.prepare()
         committing = False
         try:
-            with self.engine.connect() as connection, connection.begin() as transaction:
-                yield connection
-                committing = True
-                transaction.commit()
+            with self.engine.connect() as connection:
+                try:
+                    with connection.begin() as transaction:
+                        yield connection
+                        committing = True
+                        transaction.commit()
+                except BaseException:
+                    connection.invalidate()  # a COMMIT that failed may have left the transaction, and its locks, open
+                    raise
         except IntegrityError:
             raise
         except DBAPIError as error:

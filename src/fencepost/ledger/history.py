@@ -64,9 +64,13 @@ class Breaks:
         return ", ".join(out)
 
     def between(self, part: int, epoch: int, before: int, seq: int) -> bool:
-        """Whether events that are not there may have come between two numbers."""
-        holes = self._holes.get((part, epoch), [])
-        return any(before < end and begin < seq for begin, end in holes)
+        """Whether events that are not there may have come between two numbers, the first of this or an older epoch."""
+        return any(
+            before < end and begin < seq
+            for (of_part, of_epoch), holes in self._holes.items()
+            if of_part == part and of_epoch <= epoch
+            for begin, end in holes
+        )
 
     def lost(self, part: int) -> bool:
         """Whether events of the partition were gone before they were copied."""
@@ -143,8 +147,6 @@ class _Walk:
 
     def _come_to(self, row: Any) -> None:
         """Cross what lies between the event before and this one: the start, another epoch, a gap."""
-        if self._epoch == 0 and self._breaks.pruned(row.part):
-            self._where = ANYWHERE
         if row.epoch != self._epoch:
             self._rewind(row.part, row.epoch)
         if self._breaks.between(row.part, row.epoch, self._seq, row.seq):
@@ -159,9 +161,9 @@ class _Walk:
                 self._past.pop()
             if self._past:
                 self._seq, self._where, self._holder, self._token, self._generation = self._past[-1]
-            elif self._epoch:
-                self._seq, self._where, self._holder, self._token = shared, NOWHERE, None, 0
-                self._generation = 1
+            else:
+                self._seq, self._holder, self._token, self._generation = 0, None, 0, 1
+                self._where = ANYWHERE if self._breaks.pruned(part) else NOWHERE
 
     def _step(self, row: Any) -> Iterator[Told]:
         name = row.name
@@ -216,4 +218,3 @@ class _Walk:
             text = f"event {row.seq}: generation {number} was started after {self._generation}"
             yield True, "generation_fell", text
         self._generation = max(number, self._generation)
-

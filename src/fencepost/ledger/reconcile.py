@@ -117,7 +117,7 @@ class Reconciler:
     def rewound_at_ms(self) -> int:
         """When the ledger last saw that Redis was rewound, by the clock of the host that saw it; 0 for never."""
         mine = and_(marks.c.namespace == self._ledger.namespace, marks.c.part == self._ledger.part)
-        with self._ledger.begin("read marks") as connection:
+        with self._ledger.reading("read marks") as connection:
             query = select(func.max(marks.c.at_ms)).where(mine, marks.c.why == "rewind")
             return int(connection.execute(query).scalar() or 0)
 
@@ -135,7 +135,7 @@ class Reconciler:
                 .order_by(jobs.c.created_at_ms, jobs.c.job_id)
                 .limit(_PAGE)
             )
-            with self._ledger.begin("read the open jobs") as connection:
+            with self._ledger.reading("read the open jobs") as connection:
                 rows = [(int(created), str(job_id)) for created, job_id in connection.execute(query)]
             if not rows:
                 return out
@@ -164,7 +164,7 @@ class Reconciler:
 
     def _rows(self, job_ids: Iterable[str]) -> dict[str, LedgerJob]:
         mine = and_(jobs.c.namespace == self._ledger.namespace, jobs.c.job_id.in_(list(job_ids)))
-        with self._ledger.begin("read jobs") as connection:
+        with self._ledger.reading("read jobs") as connection:
             return {row.job_id: as_job(row) for row in connection.execute(select(jobs).where(mine))}
 
     # -- open in SQL --------------------------------------------------------------------------------------
@@ -286,7 +286,7 @@ class Reconciler:
         """What the guarded effect of each job stored, where it had exactly one and the guard's tables are here."""
         if not job_ids:
             return {}
-        with self._ledger.begin("read effects") as connection:
+        with self._ledger.reading("read effects") as connection:
             if not inspect(connection).has_table(effects.name):
                 return {}
             query = (

@@ -174,7 +174,8 @@ class OutboxTable:
 
     @contextmanager
     def _transaction(self, what: str, *, reads: bool = False) -> Iterator[Connection]:
-        with _errors(f"outbox: {what}"), self.engine.connect().execution_options(fencepost_reading=reads) as connection:
+        with _errors(f"outbox: {what}"), self.engine.connect() as plain:
+            connection = plain.execution_options(fencepost_reading=reads)
             with connection.begin():
                 yield connection
 

@@ -1,0 +1,260 @@
+"""`ledger run | status | verify | export | prune | reconcile`: the memory in SQL that outlives Redis."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, TextIO
+
+import click
+import msgspec
+
+from fencepost.app import Fencepost
+from fencepost.cli import logs, output
+from fencepost.cli.enqueue import moment_of
+from fencepost.cli.session import GIVE_UP_S, Session, connected
+from fencepost.clock import epoch_ms, parse_duration_s
+from fencepost.driver import SyncDriver
+from fencepost.errors import ConfigurationError
+from fencepost.ledger import Archiver, Ledger
+from fencepost.ledger.export import FORMATS
+from fencepost.ledger.export import export as exported
+from fencepost.ledger.prune import prune as prune_ledger
+from fencepost.ledger.reconcile import Reconciler
+from fencepost.ledger.status import status as status_of
+from fencepost.ledger.status import tip
+from fencepost.ledger.verify import Finding
+from fencepost.ledger.verify import verify as verified
+from fencepost.sql.engines import now_ms
+from fencepost.worker.books import Books
+
+__all__ = ["ledger"]
+
+
+@click.group
+def ledger() -> None:
+    """The ledger: every event and every job in SQL. It is the application's own, or the one of --ledger."""
+
+
+class Opened:
+    """The ledger a command means. alone: by its URL only, so that Redis is not asked."""
+
+    def __init__(self, session: Session, url: str | None) -> None:
+        self.session, self._url = session, url
+        self.alone = bool(url) and not session.url and not session.target
+        self.ledger = self._opened()
+
+    @property
+    def app(self) -> Fencepost:
+        if self._url:
+            self.session.app.ledger_url = self._url
+        return self.session.app
+
+    @functools.cached_property
+    def driver(self) -> SyncDriver:
+        return SyncDriver(self.app.link.connections, give_up_s=GIVE_UP_S)
+
+    def close(self) -> None:
+        """Close the connections to the database, and to Redis if any were opened."""
+        self.ledger.close()
+        if "driver" in self.__dict__:
+            self.driver.close()
+
+    def _opened(self) -> Ledger:
+        if self.alone:
+            assert self._url is not None
+            return Ledger(self._url, self.session.namespace or "fencepost")
+        found = self.app.ledger
+        if found is None:
+            raise ConfigurationError(
+                "ledger", "nobody says where it is", "Give --ledger URL, or an --app that has a ledger."
+            )
+        return found
+
+
+def _opening(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command --ledger and the common options; it gets the ledger as its first argument, closed at its end."""
+
+    @click.option("--ledger", "ledger_url", envvar="FENCEPOST_LEDGER_URL", metavar="URL", help="[FENCEPOST_LEDGER_URL]")
+    @connected
+    @functools.wraps(function)
+    def wrapped(session: Session, /, ledger_url: str | None, **rest: Any) -> Any:
+        opened = Opened(session, ledger_url)
+        try:
+            return function(opened, **rest)
+        finally:
+            opened.close()
+
+    return wrapped
+
+
+@ledger.command
+@click.option("--once", is_flag=True, help="End when all that is there has been copied.")
+@click.option("--log-format", type=click.Choice(["human", "json"]), default="human", show_default=True, help="Of logs.")
+@_opening
+def run(opened: Opened, once: bool, log_format: str) -> int:
+    """Copy events into the ledger and put back what Redis lost, until a signal comes. A worker does the same."""
+    if once:
+        done = Archiver(opened.ledger, opened.app.link.store, opened.driver).copy_all()
+        if opened.session.as_json:
+            output.show_json(done._asdict())
+        else:
+            rewound = ", Redis was rewound" if done.rewound else ""
+            busy = "; another archiver is at work" if done.busy else ""
+            output.say(f"{done.events} events copied, {done.lost} lost{rewound}{busy}")
+        return 0
+    logs.set_up(log_format, "info")
+    over = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: over.set())
+    opened.ledger.prepare()
+    books = Books(opened.app)
+    books.start()
+    output.say(f"keeping the ledger {opened.ledger.where}")
+    sys.stdout.flush()
+    over.wait()
+    books.stop()
+    return 0
+
+
+@ledger.command
+@_opening
+def status(opened: Opened) -> int:
+    """Show how far the ledger is, what it lost, and its jobs by state."""
+    reached = None if opened.alone else opened.driver.run(tip(opened.app.link.store))
+    found = status_of(opened.ledger, reached)
+    if opened.session.as_json:
+        output.show_json(msgspec.to_builtins(found))
+        return 0
+    pairs = [(name.replace("_", " "), getattr(found, name)) for name in found.__struct_fields__]
+    shown = {"updated at ms": ("updated at", output.clock(found.updated_at_ms))}
+    output.fields([shown.get(name, (name, value)) for name, value in pairs if name != "jobs"])
+    output.say("")
+    output.table(("state", "jobs"), found.jobs.items(), "no jobs")
+    return 0
+
+
+@ledger.command
+@click.option("--strict", is_flag=True, help="Gaps and notes count too.")
+@_opening
+def verify(opened: Opened, strict: bool) -> int:
+    """Prove from the ledger alone that the promises were kept. Exit code 1 if something was found."""
+    found = verified(opened.ledger)
+    good = found.ok and not (strict and (found.gaps or found.notes))
+    if opened.session.as_json:
+        output.show_json({**msgspec.to_builtins(found), "ok": good})
+        return 0 if good else 1
+    for title, some in (("broken", found.findings), ("noted", found.notes)):
+        for one in some:
+            output.say(f"{title}: {_shown(one)}")
+    for gap in found.gaps:
+        why = "were gone before they were copied" if gap.why == "lost" else "are older than the ledger"
+        output.say(f"gap: the events {gap.first_seq} to {gap.last_seq} of epoch {gap.epoch} {why}")
+    counted = found.counts
+    output.say(
+        f"{counted['events']} events of {counted['jobs']} jobs in {counted['epochs']} epochs, "
+        f"{counted['resources']} resources, {counted['effects']} effects"
+    )
+    output.say("in order" if good else f"NOT in order: {counted['findings']} findings, {len(found.gaps)} gaps")
+    return 0 if good else 1
+
+
+def _shown(one: Finding) -> str:
+    return f"{one.what}: {f'{one.job_id}: ' if one.job_id else ''}{one.text}"
+
+
+@ledger.command
+@click.option("--format", "form", type=click.Choice(FORMATS), default="jsonl", show_default=True, help="Of the lines.")
+@click.option("--since", metavar="MOMENT", help="Not older than this: 2030-01-01T09:00:00+01:00, or a TIME ago.")
+@click.option("--until", metavar="MOMENT", help="Older than this.")
+@click.option("--kind", metavar="KIND", help="Only of this kind.")
+@click.option("--job", "job_id", metavar="ID", help="Only of this job.")
+@click.option("--output", "path", type=click.Path(dir_okay=False, writable=True), help="Into this file. [stdout]")
+@_opening
+def export(
+    opened: Opened,
+    form: str,
+    since: str | None,
+    until: str | None,
+    kind: str | None,
+    job_id: str | None,
+    path: str | None,
+) -> int:
+    """Write the events as JSON lines or CSV, in order."""
+    since_ms, until_ms = (_instant(text, name) for text, name in ((since, "since"), (until, "until")))
+    lines = exported(opened.ledger, form, since_ms=since_ms, until_ms=until_ms, kind=kind, job_id=job_id)
+    if path is None:
+        return _written(lines, sys.stdout)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)  # who did what when: not for everybody
+    with open(descriptor, "w", encoding="utf-8", newline="\n") as file:
+        return _written(lines, file)
+
+
+def _written(lines: Any, file: TextIO) -> int:
+    for line in lines:
+        file.write(f"{line}\n")
+    return 0
+
+
+def _instant(text: str | None, name: str) -> int | None:
+    """A moment with a zone, or a length of time before now, in ms since 1970."""
+    if text is None:
+        return None
+    if text[:4].isdecimal() and text[4:5] == "-":
+        found = moment_of(text)
+        return None if found is None else epoch_ms(found, name)
+    return now_ms() - round(parse_duration_s(text, name) * 1000)
+
+
+@ledger.command
+@click.option("--older-than", metavar="TIME", required=True, help="What ended longer ago, such as 90d.")
+@click.option("--retention", metavar="TIME", help="The longest of any kind's jobs. [7d, or what the application says]")
+@_opening
+def prune(opened: Opened, older_than: str, retention: str | None) -> int:
+    """Delete jobs that ended long ago, with their events. Refuses what Redis may still have."""
+    older_ms = round(parse_duration_s(older_than, "older_than") * 1000)
+    kept_s = parse_duration_s(retention, "retention") if retention else _longest_retention_s(opened)
+    gone = prune_ledger(opened.ledger, older_ms, retention_ms=round(kept_s * 1000))
+    if opened.session.as_json:
+        output.show_json(gone._asdict())
+    else:
+        output.say(f"{gone.jobs} jobs and {gone.events} events deleted that ended before {output.clock(gone.until_ms)}")
+    return 0
+
+
+def _longest_retention_s(opened: Opened) -> float:
+    handlers = opened.app.handlers.values() if opened.session.target else ()
+    return max(
+        [7 * 86_400.0, *(max(one.settings.retention_s, one.settings.failed_retention_s) for one in handlers)]
+    )  # fmt: skip
+
+
+@ledger.command
+@click.option("--dry-run", is_flag=True, help="Only list what differs.")
+@_opening
+def reconcile(opened: Opened, dry_run: bool) -> int:
+    """Compare the ledger with Redis and put right what differs: what Redis lost comes back, what has ended ends."""
+    if opened.alone:
+        opened.alone = False  # both sides are needed: the private server, where nobody says another one
+    store = opened.app.link.store
+    archiver = Archiver(opened.ledger, store, opened.driver)
+    report = Reconciler(opened.ledger, store, opened.driver, archiver).run(everything=True, dry_run=dry_run)
+    if opened.session.as_json:
+        output.show_json(msgspec.to_builtins(report))
+        return 1 if report.busy else 0
+    output.table(
+        ("job", "what", "in SQL", "in Redis"),
+        [(one.job_id, one.what, one.sql or "absent", one.redis or "absent") for one in report.divergences],
+        "nothing differs",
+    )
+    counted = ", ".join(f"{n} {what}" for what, n in sorted(report.counts.items()))
+    output.say(f"{report.looked} jobs compared{f': {counted}' if counted else ''}")
+    if report.busy:
+        output.say("another archiver held on to the ledger: nothing was judged; try again")
+    elif report.counts and dry_run:
+        output.say("nothing was changed")
+    return 1 if report.busy else 0

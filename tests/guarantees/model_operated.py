@@ -1,0 +1,170 @@
+"""The model's verbs for operators, the ledger and stand-alone leases; see model_verbs.py for those of jobs and runs."""
+
+from __future__ import annotations
+
+from tests.guarantees.model import FRESH, Alone, Job, World
+
+Pair = tuple[str, str]
+
+
+class Operated(World):
+    """The world and what is asked of it without being a worker."""
+
+    # -- operators ----------------------------------------------------------------------------------------
+
+    def cancel(self, job_id: str, hard: bool, reason: str, request: str) -> Pair:
+        self.begin()
+        job = self.jobs.get(job_id)
+        if job is None:
+            return "GONE", ""
+        if job.state == "cancelled" and job.cancel_request == request:
+            return "CANCELLED", job.cancelled_from or ""
+        if not job.live:
+            return "ILLEGAL", job.state
+        if job.state == "processing" and not hard:
+            if job.cancel_request != request:
+                job.cancel, job.cancel_request = reason, request
+            return "ASKED", "processing"
+        was, run = job.state, job.nonce or ""
+        job.cancel_request, job.cancelled_from = request, was
+        if was == "processing":
+            job.token, job.nonce = FRESH, ""
+            del self.leases[job.id]
+        elif was == "waiting":
+            del self.lines[job.resource or ""][job.id]
+        self.end(job, "cancelled", reason, run)
+        return "CANCELLED", was
+
+    def requeue(self, job_ids: list[str], request: str) -> list[Pair]:
+        self.begin()
+        out: list[Pair] = []
+        seen: dict[str, str] = {}
+        for job_id in job_ids:
+            job = self.jobs.get(job_id)
+            if job is None:
+                out.append(("GONE", ""))
+            elif job.requeue_request == request:
+                out.append(("REQUEUED", str(job.generation)))
+            elif job.state not in ("failed", "cancelled"):
+                out.append(("ILLEGAL", job.state))
+            elif job.dedup in self.dedup:
+                out.append(("DUPLICATE", self.dedup[job.dedup]))
+            else:
+                self._start_again(job, request)
+                seen[job_id] = str(job.generation)
+                out.append(("REQUEUED", seen[job_id]))
+        return out
+
+    def _start_again(self, job: Job, request: str) -> None:
+        blank = Job(job.id, job.queue, job.kind)
+        job.attempts = 0  # not absent: an earlier generation may have left steps behind
+        for name in (
+            "crashes",
+            "releases",
+            "reason",
+            "result",
+            "cancel",
+            "cancel_request",
+            "cancelled_from",
+            "checkpoint",
+        ):
+            setattr(job, name, getattr(blank, name))
+        job.state, job.generation, job.requeue_request = "queued", (job.generation or 1) + 1, request
+        job.nonce, job.expires, job.due = "", None, None
+        job.score_ms = self.now
+        if job.dedup:
+            self.dedup[job.dedup] = job.id
+        self.stats[f"requeued:{job.kind}"] += 1
+
+    def purge(self, job_ids: list[str]) -> list[Pair]:
+        self.begin()
+        return [self._forget(job_id) for job_id in job_ids]
+
+    def _forget(self, job_id: str) -> Pair:
+        job = self.jobs.get(job_id)
+        if job is None:
+            return "GONE", ""
+        if job.live:
+            return "ILLEGAL", job.state
+        del self.jobs[job_id]
+        self.stats[f"purged:{job.kind}"] += 1
+        return "PURGED", job.state
+
+    def conclude(self, ended: list[tuple[str, int, str, str, str]]) -> list[Pair]:
+        self.begin()
+        was = {one[0]: self.jobs[one[0]].state for one in ended if one[0] in self.jobs}
+        return [self._conclude(was.get(one[0], ""), *one) for one in ended]
+
+    def _conclude(self, was: str, job_id: str, generation: int, state: str, reason: str, result: str) -> Pair:
+        job = self.jobs.get(job_id)
+        if job is None:
+            return "GONE", ""
+        if not job.live:
+            return "ILLEGAL", job.state
+        if (job.generation or 1) > generation:
+            return "NEWER", str(job.generation)
+        run = job.nonce or ""
+        if job.state == "processing":
+            job.token, job.nonce = FRESH, ""
+            del self.leases[job.id]
+        elif job.state == "waiting":
+            del self.lines[job.resource or ""][job.id]
+        job.result = result or job.result
+        self.end(job, state, reason, run, "concluded")
+        return "CONCLUDED", was
+
+    def heal(self, job_ids: list[str]) -> list[Pair]:
+        self.begin()
+        return [("SOUND", self.jobs[one].state) if one in self.jobs else ("GONE", "") for one in job_ids]
+
+    # -- stand-alone leases -------------------------------------------------------------------------------
+
+    def acquire(self, resource: str, nonce: str, owner: str, ttl: int, limit: int, wait: int) -> tuple[str, str, str]:
+        self.begin()
+        me, line = f"@{nonce}", self.lines.setdefault(resource, {})
+        mine = self._held(resource, nonce)
+        if mine:
+            return mine
+        if wait < 0:
+            line.pop(me, None)
+            self.alone.pop(nonce, None)
+            return "LEFT", "", ""
+        self.sweep(20)
+        if len(self.slots.setdefault(resource, {})) < limit and line:
+            self.hand_over(resource)
+        mine = self._held(resource, nonce)
+        if not mine and me not in line and len(self.slots[resource]) < limit and not line:
+            self.alone[nonce] = Alone(nonce, resource, owner, ttl, "held", FRESH)
+            self.hold(resource, me, self.now + ttl)
+            self.stats["leased:@lease"] += 1
+            mine = self._held(resource, nonce)
+        self.swept()
+        if mine:
+            return mine
+        if wait == 0:
+            head = min(((until, member) for member, until in self.slots[resource].items()), default=("", ""))
+            return "BUSY", head[1], str(head[0])
+        if me not in line:
+            line[me] = -1  # learned from the server
+            self.stats["parked:@lease"] += 1
+        self.alone[nonce] = Alone(nonce, resource, owner, ttl, "waiting", expires=self.clock + 5_000)
+        return "WAIT", "*", ""  # the place in line depends on the µs
+
+    def _held(self, resource: str, nonce: str) -> tuple[str, str, str] | None:
+        lease = self.alone.get(nonce)
+        until = self.slots.get(resource, {}).get(f"@{nonce}")
+        if lease is None or lease.state != "held" or until is None:
+            return None
+        return "HELD", lease.token, str(until)
+
+    def release(self, nonce: str, token: str) -> Pair:
+        self.begin()
+        lease = self.alone.get(nonce)
+        if lease is None:
+            return "GONE", ""
+        if lease.state != "held" or token not in (lease.token, *lease.had):
+            self.stats["refused:release"] += 1
+            return "STALE", lease.token or "0"
+        del self.alone[nonce], self.leases[f"@{nonce}"]
+        self.free(lease.resource, f"@{nonce}")
+        return "OK", ""

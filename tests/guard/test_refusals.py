@@ -1,0 +1,246 @@
+"""What the guard refuses in plain words, before anything is written."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+from sqlalchemy.orm import scoped_session, sessionmaker
+
+from fencepost import fence
+from fencepost.errors import ConfigurationError
+from fencepost.sql.channel import at_once, channel_of
+from tests.guard.holding import dsn_of, file_of, kinds_of, put
+
+UNTOUCHED = {"done": [], "fences": [], "effects": []}
+
+
+@pytest.fixture
+def sqlite_base(new_base):
+    return new_base("sqlite")
+
+
+@pytest.fixture
+def postgres_base(shared_base):
+    return shared_base("postgresql")
+
+
+@pytest.fixture
+def engine(sqlite_base):
+    engine = create_engine(sqlite_base.url)
+    yield engine
+    engine.dispose()
+
+
+# -- autocommit and no transaction ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["engine", "connection", "session"])
+@pytest.mark.parametrize("name", ["sqlite", "postgresql", "mariadb"])
+def test_an_engine_in_autocommit_is_refused(name, where, new_base, shared_base, run):
+    base = new_base("sqlite") if name == "sqlite" else shared_base(name)
+    engine = create_engine(base.url, **({"isolation_level": "AUTOCOMMIT"} if where == "engine" else {}))
+    told = engine if where == "engine" else engine.execution_options(isolation_level="AUTOCOMMIT")
+    factory = sessionmaker(told) if where == "session" else told
+    with pytest.raises(ConfigurationError, match='autocommit mode.*without isolation_level="AUTOCOMMIT"'):
+        with run.guarded(factory) as effect:
+            at_once(put(effect.session, "x"))
+    with told.connect() as connection, connection.begin():
+        with pytest.raises(ConfigurationError, match="autocommit mode"), fence.effect(connection, run, "k"):
+            raise AssertionError("entered")
+    with told.connect() as connection, pytest.raises(ConfigurationError, match="autocommit mode"):
+        fence.install_sync(connection, run)
+    assert base.state == UNTOUCHED
+    engine.dispose()
+
+
+def test_a_driver_that_was_told_to_commit_by_itself_is_refused_behind_sqlalchemy(postgres_base, run):
+    """The engine knows nothing of it and shows a transaction that is none."""
+    engine = create_engine(postgres_base.url, connect_args={"autocommit": True})
+    with pytest.raises(ConfigurationError, match="connect_args"), run.guarded(engine):
+        raise AssertionError("entered")
+    assert postgres_base.state == UNTOUCHED
+    engine.dispose()
+
+
+async def test_asyncpg_in_autocommit_is_refused(postgres_base, run):
+    url = postgres_base.url.replace("+psycopg", "+asyncpg")
+    engine = create_async_engine(url, isolation_level="AUTOCOMMIT")
+    with pytest.raises(ConfigurationError, match="autocommit mode"):
+        async with run.guarded(async_sessionmaker(engine)):
+            raise AssertionError("entered")
+    assert postgres_base.state == UNTOUCHED
+    await engine.dispose()
+
+
+def test_sqlite3_without_begin_is_refused(sqlite_base, run):
+    connection = sqlite3.connect(file_of(sqlite_base.url), isolation_level=None)
+    fence.install_sync(connection, run)
+    with pytest.raises(ConfigurationError, match='autocommit mode and no transaction is open.*"BEGIN IMMEDIATE"'):
+        with fence.effect(connection, run, "invoice"):
+            raise AssertionError("entered")
+    connection.close()
+    assert sqlite_base.effects == []
+
+
+def test_psycopg_in_autocommit_outside_a_transaction_block_is_refused(postgres_base, run):
+    with psycopg.connect(dsn_of(postgres_base.url), autocommit=True) as connection:
+        fence.install_sync(connection, run)
+        with pytest.raises(ConfigurationError, match=r"`with connection.transaction\(\):`"):
+            with fence.effect(connection, run, "invoice"):
+                raise AssertionError("entered")
+        with connection.transaction(), fence.effect(connection, run, "invoice"):
+            at_once(put(connection, "x"))
+    assert postgres_base.done == ["x"]
+
+
+# -- blocking and not -------------------------------------------------------------------------------------------
+
+
+async def test_a_synchronous_session_is_refused_on_the_event_loop(engine, sqlite_base, run):
+    with pytest.raises(ConfigurationError, match=r"orm.session.Session is synchronous and would block the event loop"):
+        async with run.guarded(sessionmaker(engine)):
+            raise AssertionError("entered")
+    with pytest.raises(ConfigurationError, match="would block the event loop"):
+        await run.guarded(engine).call(lambda effect: None)
+    with engine.connect() as connection:
+        with pytest.raises(ConfigurationError, match="would block the event loop"):
+            await fence.install(connection, run)
+        with pytest.raises(ConfigurationError, match="would block the event loop"):
+            async with fence.effect(connection, run, "k"):
+                raise AssertionError("entered")
+    assert sqlite_base.state == UNTOUCHED
+
+
+async def test_an_asynchronous_session_is_refused_where_nobody_awaits_it(sqlite_base, run):
+    engine = create_async_engine(sqlite_base.url.replace("sqlite:", "sqlite+aiosqlite:"))
+    with pytest.raises(ConfigurationError, match="Write `async with`"), run.guarded(async_sessionmaker(engine)):
+        raise AssertionError("entered")
+    with pytest.raises(ConfigurationError, match="Write `async with`"), run.guarded(engine):
+        raise AssertionError("entered")
+    async with engine.connect() as connection:
+        with pytest.raises(ConfigurationError, match="Write `async with`"):
+            fence.install_sync(connection, run)
+        with pytest.raises(ConfigurationError, match="Write `async with`"), fence.effect(connection, run, "k"):
+            raise AssertionError("entered")
+    await engine.dispose()
+    assert sqlite_base.state == UNTOUCHED
+
+
+async def test_an_asynchronous_connection_that_is_not_open_is_refused(sqlite_base, run):
+    engine = create_async_engine(sqlite_base.url.replace("sqlite:", "sqlite+aiosqlite:"))
+    with pytest.raises(ConfigurationError, match="not open"):
+        await fence.install(engine.connect(), run)
+    await engine.dispose()
+
+
+def test_an_async_function_is_refused_by_call_sync(engine, run):
+    async def work(effect):
+        raise AssertionError("called")
+
+    with pytest.raises(ConfigurationError, match=r"await guarded.call"):
+        run.guarded(engine).call_sync(work)
+
+
+# -- factories --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("factory", "said"),
+    [
+        (lambda engine: "sqlite:///x", "builtins.str cannot be called"),
+        (lambda engine: dict, r"it gave builtins.dict.*A factory is a sessionmaker"),
+        (lambda engine: engine.begin, "has an open transaction"),
+        (lambda engine: sessionmaker(engine).begin, "has an open transaction"),
+        (lambda engine: sessionmaker(engine)(), "is a connection, and a section may need a second one"),
+    ],
+)
+def test_what_makes_no_fresh_connection_is_refused(factory, said, engine, sqlite_base, run):
+    with pytest.raises(ConfigurationError, match=said), run.guarded(factory(engine)):
+        raise AssertionError("entered")
+    assert sqlite_base.state == UNTOUCHED
+
+
+async def test_what_is_awaited_is_refused_by_a_section_that_is_not_async(postgres_base, run):
+    dsn = dsn_of(postgres_base.url)
+    with pytest.raises(ConfigurationError, match="has to be awaited"):
+        with run.guarded(lambda: psycopg.AsyncConnection.connect(dsn)):
+            raise AssertionError("entered")
+
+
+def test_a_context_manager_of_a_session_is_a_factory_and_is_left(engine, sqlite_base, run):
+    left = []
+
+    @contextmanager
+    def session():
+        with sessionmaker(engine)() as made:
+            yield made
+        left.append(made)
+
+    with run.guarded(session) as effect:
+        at_once(put(effect.session, "x"))
+    assert sqlite_base.done == ["x"]
+    assert left == [effect.session]
+
+
+def test_a_scoped_session_is_a_factory(engine, sqlite_base, run):
+    scoped = scoped_session(sessionmaker(engine))
+    with run.guarded(scoped) as effect:
+        assert effect.session is scoped()
+        scoped.execute(text("INSERT INTO done (note) VALUES ('x')"))
+    scoped.remove()
+    assert sqlite_base.done == ["x"]
+
+
+def test_a_guarded_section_cannot_be_entered_twice_at_once(engine, run):
+    guarded = run.guarded(engine)
+    with guarded, pytest.raises(ConfigurationError, match="in use already"), guarded:
+        raise AssertionError("entered")
+
+
+def test_an_effect_needs_a_name(engine, run):
+    with pytest.raises(ConfigurationError, match="does not name an effect"):
+        run.guarded(engine, "")
+    with engine.connect() as connection, pytest.raises(ConfigurationError, match="does not name an effect"):
+        fence.effect(connection, run, "")
+
+
+@pytest.mark.parametrize("thing", [object(), "sqlite:///x", 3, None, sqlite3.connect])
+def test_what_is_no_connection_is_refused_with_a_list_of_what_is(thing):
+    with pytest.raises(
+        ConfigurationError, match=r"none that Fencepost can use.*AsyncSession.*psycopg.*sqlite3.*Django"
+    ):
+        channel_of(thing)
+
+
+# -- missing tables ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", kinds_of())
+async def test_missing_tables_are_named_with_the_command_that_makes_them(kind, base, factory, run):
+    base.do("ALTER TABLE fencepost_fences RENAME TO elsewhere")
+    try:
+        with pytest.raises(ConfigurationError, match=r"table fencepost_fences is missing.*`fencepost sql upgrade URL`"):
+            await kind.through(run.guarded(factory), lambda effect: put(effect.session, "x"))
+    finally:
+        base.do("ALTER TABLE elsewhere RENAME TO fencepost_fences")
+
+
+# -- imports ----------------------------------------------------------------------------------------------------
+
+
+def test_the_fence_imports_neither_sqlalchemy_nor_a_driver():
+    """Whoever has plain sqlite3 needs neither; and `import fencepost` must not become slower for them."""
+    program = (
+        "import sqlite3, sys, fencepost.fence, fencepost.sql.channel\n"
+        "fencepost.sql.channel.channel_of(sqlite3.connect(':memory:'))\n"
+        "print([name for name in ('sqlalchemy', 'psycopg', 'django') if name in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
