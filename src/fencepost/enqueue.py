@@ -113,12 +113,12 @@ class Enqueuer:
 
     async def enqueue_in(self, connection: Any, spec: JobSpec) -> Job[Any]:
         """Write a job into the user's transaction. Raises ConfigurationError, and what the driver does."""
-        await self._box().write(connection, spec)
+        await self._box(spec).write(connection, spec)
         return Job(self._link, spec.id, "outbox")
 
     def enqueue_in_sync(self, connection: Any, spec: JobSpec) -> Job[Any]:
         """As enqueue_in, with a synchronous connection."""
-        self._box().write_sync(connection, spec)
+        self._box(spec).write_sync(connection, spec)
         return Job(self._link, spec.id, "outbox")
 
     def close(self) -> None:
@@ -127,8 +127,10 @@ class Enqueuer:
             self._threads.shutdown(wait=False)
         self._threads = None
 
-    def _box(self) -> Outbox:
+    def _box(self, spec: JobSpec) -> Outbox:
         outbox = self._outbox()
+        if spec.durable:
+            self._book()
         if outbox is None:
             raise ConfigurationError(
                 "enqueue_in", "the application has no outbox", 'Write Fencepost(…, outbox="URL of your database").'
@@ -231,19 +233,21 @@ class Enqueuer:
 
     def _accept(self, specs: list[JobSpec]) -> dict[str, _Got]:
         """Write the jobs down. Returns the answers of those that the ledger knows as ended: they are not sent again."""
-        ledger = self._ledger()
-        if ledger is None:
-            raise ConfigurationError(
-                "durability", "the application has no ledger", 'Write Fencepost(…, ledger="sqlite:///ledger.sqlite").'
-            )
+        ledger = self._book()
         fresh = ledger.accept(specs)
         known = {spec.id: ledger.job(spec.id) for spec in specs if spec.id not in fresh}
         return {job_id: ("QUEUED", job_id, job.state) for job_id, job in known.items() if job is not None and job.ended}
 
     def _withdraw(self, job_ids: list[str]) -> None:
+        self._book().withdraw(job_ids)
+
+    def _book(self) -> Ledger:
         ledger = self._ledger()
-        if ledger is not None:
-            ledger.withdraw(job_ids)
+        if ledger is None:
+            raise ConfigurationError(
+                "durability", "the application has no ledger", 'Write Fencepost(…, ledger="sqlite:///ledger.sqlite").'
+            )
+        return ledger
 
     def _pool(self) -> ThreadPoolExecutor:
         if self._threads is None or self._pid != os.getpid():  # the threads of a parent process are not here

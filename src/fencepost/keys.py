@@ -34,7 +34,7 @@ class KeySpec:
 
 
 ALL: Final[tuple[KeySpec, ...]] = (
-    KeySpec("job", "job:{id}", "hash", "one job: state, counters, token, nonce, payload, result",
+    KeySpec("job", "job:{id}", "hash", "one job: state, counters, token, nonce, payload, steps, result",
             "the terminal scripts set its TTL; purge deletes it", "one per job, result and error text cut", "final"),
     KeySpec("ready", "ready:{queue}", "zset", "job ids to run; score = arrival in µs, minus 60 s per priority step",
             "claim, cancel", "one member per queued job", "never"),
@@ -62,7 +62,8 @@ ALL: Final[tuple[KeySpec, ...]] = (
     KeySpec("recent", "recent", "list", "ids of jobs that were done or cancelled, newest first",
             "each script that ends a job", "11,000 entries", "never"),
     KeySpec("events", "events", "stream", "what happened, in order; entry id = sequence number of its last event",
-            "trimmed by each script that writes it", "about 100,000 events", "never"),
+            "trimmed by each script that writes it",
+            "about 100,000 events; 1,000,000 with those that a ledger has not copied", "never"),
     KeySpec("worker", "worker:{worker}", "hash", "one worker: host, pid, its last claims for replay", "its TTL",
             "its TTL, at least 60 s", "always"),
     KeySpec("workers", "workers", "zset", "worker ids; score = last seen in ms", "claim (by age)",

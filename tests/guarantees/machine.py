@@ -71,6 +71,15 @@ class Both:
         ) in self.model.expire():  # looked at, so that it is gone for good and not back when the clock is set back
             assert not self.client.exists(self.store.keys.prefix + key), f"{key} should have expired"
 
+    def apart(self) -> None:
+        """Let the next call come in a ms of its own: of what comes back to a queue in it, only the ms is known.
+
+        Not in the ms of the partition's clock either: there nobody can tell which of the two clocks is ahead.
+        """
+        self.advance(1)
+        if self.model.clock == self.model.last:
+            self.advance(1)
+
     # -- the real side ------------------------------------------------------------------------------------
 
     def _enqueue(self, specs: list[JobSpec], limit: int) -> Any:
@@ -153,6 +162,7 @@ class Both:
     def _learn(self, shot: Snapshot) -> None:
         """Take over what only the server knows, the µs of scores and the new tokens, and judge it."""
         model = self.model
+        model.last_us = int(shot.meta.get("last_us", 0))
         minted = []
         for job in model.jobs.values():
             if job.score_ms is not None and job.id in shot.job:

@@ -92,6 +92,7 @@ class World:
 
     clock: int
     last: int = 0
+    last_us: int = 0  # learned from the server: what its time is while its clock is behind `last`
     grace_until: int = 0
     lease_seen: int = 30_000
     jobs: dict[str, Job] = field(default_factory=dict)

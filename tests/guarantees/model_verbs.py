@@ -160,7 +160,9 @@ class Model(Operated):
     def _come_back(self, job: Job, end: End) -> None:
         kept = job.resource is not None and job.ordered
         if not kept and not (end.word == "RELEASE" and end.delay_ms == 0):
-            job.score = (self.now + end.delay_ms) * 1000 - job.priority * 60_000_000
+            behind = self.clock < self.last and not end.delay_ms
+            score = self.last_us if behind else (self.now + end.delay_ms) * 1000
+            job.score = score - job.priority * 60_000_000
             job.score_ms = None if end.delay_ms else self.now  # at once: its µs are the server's
         job.settled, job.nonce = (end.nonce, end.word), ""
         job.state, job.due = ("scheduled", self.now + end.delay_ms) if end.delay_ms else ("queued", None)

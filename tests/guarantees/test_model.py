@@ -175,6 +175,7 @@ class Machine(RuleBasedStateMachine):
             End(*self.a_run(at, whose), end.word, end.value, end.delay_ms, end.notes) for end, at, whose in batch
         ]
         ask = _named(ask, self.fresh("n"))
+        self.both.apart()
         self.note(ask, self.both.do("finish", outcomes, ask))
 
     @precondition(lambda self: self.runs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections import Counter
 from collections.abc import Callable
@@ -9,15 +10,17 @@ from typing import Any, Final
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import NullPool
 
 from fencepost.errors import SectionRepeat, StaleToken
 from fencepost.fence import Guarded, effect, install_sync
 from fencepost.sql.faults import fault_of
 from tests.guard.holders import PaperHolder
-from tests.guard.interleaving import switches
-from tests.guard.scene import START, Scene, add_one
+from tests.guard.interleaving import switches, watch
+from tests.guard.scene import QUIET, START, Scene, add_one
 
-__all__ = ["INTERRUPTIONS", "STOPS", "STOPS_OF_ONE_JOB", "guarded", "owned", "play_all"]
+__all__ = ["INTERRUPTIONS", "STOPS", "STOPS_OF_ONE_JOB", "awaited", "guarded", "owned", "play_all"]
 
 INTERRUPTIONS: Final = int(os.environ.get("FENCEPOST_MATRIX_INTERRUPTIONS", "2"))
 STOPS: Final = 7  # start, install, COMMIT, read, update, verify, COMMIT
@@ -52,6 +55,22 @@ def owned(holder: PaperHolder) -> Section:
         return "done" if done.first else f"found {done.result}"
 
     return _repeated(once)
+
+
+def awaited(holder: PaperHolder) -> Section:
+    """As guarded, on an event loop, with asyncpg."""
+
+    async def section(engine: Engine) -> str:
+        url = engine.url.set(drivername="postgresql+asyncpg")
+        own = create_async_engine(url, poolclass=NullPool, isolation_level=engine.dialect._on_connect_isolation_level)
+        watch(own.sync_engine, quiet=lambda statement: QUIET.search(statement) is not None)
+        async with Guarded(holder, own, "add") as done:
+            if done.first:
+                await done.session.run_sync(add_one, holder.claim)
+                done.result = holder.nonce
+        return "done" if done.first else f"found {done.result}"
+
+    return _repeated(lambda engine: asyncio.run(section(engine)))
 
 
 def _repeated(once: Section) -> Section:

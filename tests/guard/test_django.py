@@ -72,9 +72,13 @@ def test_the_proxy_that_django_gives_to_everybody_is_a_connection(shop, run):
 
 def test_an_error_in_the_block_undoes_it(shop, run):
     base, connection = shop
-    with pytest.raises(KeyError), run.guarded(connection):
-        write(connection, "x")
+
+    def work(effect):
+        write(effect.session, "x")
         raise KeyError("no")
+
+    with pytest.raises(KeyError):
+        run.guarded(connection).call_sync(work)
     assert (base.done, base.effects) == ([], [])
     write(connection, "y")  # the connection is usable, and in Django's autocommit again
     assert base.done == ["y"]
@@ -111,10 +115,15 @@ def test_an_atomic_block_that_rolls_back_leaves_no_effect_and_tells_of_none(shop
 
     base, connection = shop
     fence.install_sync(connection, run)
-    with pytest.raises(KeyError), transaction.atomic():
+
+    @transaction.atomic
+    def work():
         with fence.effect(connection, run, "invoice"):
             write(connection, "x")
         raise KeyError("no")
+
+    with pytest.raises(KeyError):
+        work()
     assert (base.done, base.effects, run.notes) == ([], [], [])
 
 

@@ -41,18 +41,19 @@ def frozen_holder(url, job, where):
     """A process that SIGSTOP has stopped inside its transaction; yields a function that wakes it and tells its end."""
     command = [sys.executable, "-m", "tests.guard.holder_process", url, job, where]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
+        to_it, from_it = process.stdin, process.stdout
+        assert to_it is not None
+        assert from_it is not None
+
+        def wake():
+            to_it.write("\n")
+            to_it.flush()
+            process.send_signal(signal.SIGCONT)
+            return from_it.readline()
+
         try:
-            assert process.stdout.readline() == "standing\n"
+            assert from_it.readline() == "standing\n"
             process.send_signal(signal.SIGSTOP)
-
-            def wake():
-                process.stdin.write("\n")
-                process.stdin.flush()
-                process.send_signal(signal.SIGCONT)
-                return process.stdout.readline()
-
             yield wake
         finally:
             process.kill()
@@ -195,7 +196,7 @@ def test_the_guard_works_through_a_pooler_that_changes_the_session_at_every_tran
         scene.look()
         assert [(entry.nonce, entry.after) for entry in scene.entries()] == [("b", START + 1)]
         assert (scene.value(), scene.damage) == (START + 1, [])
-        assert {len(set(used)) for used in pooler.sessions_of_clients()} == {2}
+        assert all(len(set(used)) > 1 for used in pooler.sessions_of_clients())
 
 
 def test_the_guard_leaves_nothing_behind_in_a_session(postgres_url):

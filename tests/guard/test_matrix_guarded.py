@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 
 from tests.guard.holders import Lease, PaperHolder
-from tests.guard.playing import INTERRUPTIONS, STOPS_OF_ONE_JOB, guarded, owned, play_all
+from tests.guard.playing import INTERRUPTIONS, STOPS_OF_ONE_JOB, awaited, guarded, owned, play_all
 from tests.guard.scene import ISOLATION_LEVELS, QUIET, scene_on
 
 PLACES = [(kind, isolation) for kind, levels in ISOLATION_LEVELS.items() for isolation in levels]
@@ -49,7 +49,17 @@ def test_a_job_that_two_attempts_work_on_counts_once(scene, section):
 
     owned: in the user's own transaction, with install and effect.
     """
+    once_only(scene, section)
 
+
+def test_a_job_that_two_attempts_work_on_counts_once_on_event_loops_too(postgres_url, monkeypatch):
+    """The same with asyncpg: each attempt on a loop of its own."""
+    monkeypatch.setattr("fencepost.fence.section.pause_s", lambda: 0.0)
+    with scene_on(postgres_url, "READ COMMITTED") as scene:
+        once_only(scene, awaited)
+
+
+def once_only(scene, section):
     def make():
         lease = Lease(owner="b", newest=34)
         return PaperHolder(lease, "job1", 33, "a"), PaperHolder(lease, "job1", 34, "b")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fencepost.fence import section, statements
+from fencepost.sql.channel import Statement
 from tests.guard.holders import Lease, PaperHolder
 from tests.guard.playing import STOPS_OF_ONE_JOB, play_all
 from tests.guard.scene import QUIET, scene_on
@@ -17,7 +18,7 @@ conclude, install = statements.conclude, statements.install
 
 def the_lock_of_the_verifying_read(patch):
     def read(dialect, claim):
-        rows = yield statements.Statement(statements._READ_FENCE, claim.params("namespace", "resource"))
+        rows = yield Statement(statements._READ_FENCE, claim.params("namespace", "resource"))
         return rows[0] if rows else None
 
     patch.setattr(statements, "_locked_fence", read)

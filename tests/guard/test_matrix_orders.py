@@ -5,9 +5,9 @@ from __future__ import annotations
 import sqlite3
 import time
 
-import pymysql
+import pymysql  # type: ignore[import-untyped]
 import pytest
-from pymysql.constants import CLIENT
+from pymysql.constants import CLIENT  # type: ignore[import-untyped]
 from sqlalchemy import make_url, text
 
 from fencepost.errors import SectionRepeat, StaleToken

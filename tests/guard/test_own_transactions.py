@@ -26,6 +26,16 @@ def writes(note, result=None):
     return body
 
 
+async def missing():
+    raise KeyError("changed my mind")
+
+
+async def in_transaction(kind, session, first, then):
+    async with own_transaction(kind, session):
+        await first
+        await then()
+
+
 async def test_the_effect_is_committed_with_the_users_own_transaction(kind, base, factory, run):
     async with connected(kind, factory) as session:
         await install_on(kind, session, run)
@@ -58,9 +68,7 @@ async def test_a_rollback_of_the_user_leaves_no_effect_and_tells_of_none(kind, b
     async with connected(kind, factory) as session:
         await install_on(kind, session, run)
         with pytest.raises(KeyError):
-            async with own_transaction(kind, session):
-                await effect_in(kind, session, run, writes("x"))
-                raise KeyError("changed my mind")
+            await in_transaction(kind, session, effect_in(kind, session, run, writes("x")), missing)
     assert (base.done, base.effects) == ([], [])
     assert run.notes == []
 
@@ -68,9 +76,7 @@ async def test_a_rollback_of_the_user_leaves_no_effect_and_tells_of_none(kind, b
 async def test_install_refuses_an_open_transaction(kind, base, factory, run):
     async with connected(kind, factory) as session:
         with pytest.raises(ConfigurationError, match="open transaction"):
-            async with own_transaction(kind, session):
-                await put(session, "x")
-                await install_on(kind, session, run)
+            await in_transaction(kind, session, put(session, "x"), lambda: install_on(kind, session, run))
     assert base.state == {"done": [], "fences": [], "effects": []}
 
 

@@ -38,6 +38,11 @@ def engine(sqlite_base):
     engine.dispose()
 
 
+def enter(section):
+    with section:
+        raise AssertionError("entered")
+
+
 # -- autocommit and no transaction ------------------------------------------------------------------------------
 
 
@@ -48,12 +53,10 @@ def test_an_engine_in_autocommit_is_refused(name, where, new_base, shared_base, 
     engine = create_engine(base.url, **({"isolation_level": "AUTOCOMMIT"} if where == "engine" else {}))
     told = engine if where == "engine" else engine.execution_options(isolation_level="AUTOCOMMIT")
     factory = sessionmaker(told) if where == "session" else told
-    with pytest.raises(ConfigurationError, match='autocommit mode.*without isolation_level="AUTOCOMMIT"'):
-        with run.guarded(factory) as effect:
-            at_once(put(effect.session, "x"))
-    with told.connect() as connection, connection.begin():
-        with pytest.raises(ConfigurationError, match="autocommit mode"), fence.effect(connection, run, "k"):
-            raise AssertionError("entered")
+    with pytest.raises(ConfigurationError, match=r'autocommit mode.*without isolation_level="AUTOCOMMIT"'):
+        enter(run.guarded(factory))
+    with told.connect() as connection, connection.begin(), pytest.raises(ConfigurationError, match="autocommit mode"):
+        enter(fence.effect(connection, run, "k"))
     with told.connect() as connection, pytest.raises(ConfigurationError, match="autocommit mode"):
         fence.install_sync(connection, run)
     assert base.state == UNTOUCHED
@@ -63,8 +66,8 @@ def test_an_engine_in_autocommit_is_refused(name, where, new_base, shared_base, 
 def test_a_driver_that_was_told_to_commit_by_itself_is_refused_behind_sqlalchemy(postgres_base, run):
     """The engine knows nothing of it and shows a transaction that is none."""
     engine = create_engine(postgres_base.url, connect_args={"autocommit": True})
-    with pytest.raises(ConfigurationError, match="connect_args"), run.guarded(engine):
-        raise AssertionError("entered")
+    with pytest.raises(ConfigurationError, match="connect_args"):
+        enter(run.guarded(engine))
     assert postgres_base.state == UNTOUCHED
     engine.dispose()
 
@@ -82,9 +85,8 @@ async def test_asyncpg_in_autocommit_is_refused(postgres_base, run):
 def test_sqlite3_without_begin_is_refused(sqlite_base, run):
     connection = sqlite3.connect(file_of(sqlite_base.url), isolation_level=None)
     fence.install_sync(connection, run)
-    with pytest.raises(ConfigurationError, match='autocommit mode and no transaction is open.*"BEGIN IMMEDIATE"'):
-        with fence.effect(connection, run, "invoice"):
-            raise AssertionError("entered")
+    with pytest.raises(ConfigurationError, match=r'autocommit mode and no transaction is open.*"BEGIN IMMEDIATE"'):
+        enter(fence.effect(connection, run, "invoice"))
     connection.close()
     assert sqlite_base.effects == []
 
@@ -93,8 +95,7 @@ def test_psycopg_in_autocommit_outside_a_transaction_block_is_refused(postgres_b
     with psycopg.connect(dsn_of(postgres_base.url), autocommit=True) as connection:
         fence.install_sync(connection, run)
         with pytest.raises(ConfigurationError, match=r"`with connection.transaction\(\):`"):
-            with fence.effect(connection, run, "invoice"):
-                raise AssertionError("entered")
+            enter(fence.effect(connection, run, "invoice"))
         with connection.transaction(), fence.effect(connection, run, "invoice"):
             at_once(put(connection, "x"))
     assert postgres_base.done == ["x"]
@@ -120,15 +121,15 @@ async def test_a_synchronous_session_is_refused_on_the_event_loop(engine, sqlite
 
 async def test_an_asynchronous_session_is_refused_where_nobody_awaits_it(sqlite_base, run):
     engine = create_async_engine(sqlite_base.url.replace("sqlite:", "sqlite+aiosqlite:"))
-    with pytest.raises(ConfigurationError, match="Write `async with`"), run.guarded(async_sessionmaker(engine)):
-        raise AssertionError("entered")
-    with pytest.raises(ConfigurationError, match="Write `async with`"), run.guarded(engine):
-        raise AssertionError("entered")
+    with pytest.raises(ConfigurationError, match="Write `async with`"):
+        enter(run.guarded(async_sessionmaker(engine)))
+    with pytest.raises(ConfigurationError, match="Write `async with`"):
+        enter(run.guarded(engine))
     async with engine.connect() as connection:
         with pytest.raises(ConfigurationError, match="Write `async with`"):
             fence.install_sync(connection, run)
-        with pytest.raises(ConfigurationError, match="Write `async with`"), fence.effect(connection, run, "k"):
-            raise AssertionError("entered")
+        with pytest.raises(ConfigurationError, match="Write `async with`"):
+            enter(fence.effect(connection, run, "k"))
     await engine.dispose()
     assert sqlite_base.state == UNTOUCHED
 
@@ -162,16 +163,15 @@ def test_an_async_function_is_refused_by_call_sync(engine, run):
     ],
 )
 def test_what_makes_no_fresh_connection_is_refused(factory, said, engine, sqlite_base, run):
-    with pytest.raises(ConfigurationError, match=said), run.guarded(factory(engine)):
-        raise AssertionError("entered")
+    with pytest.raises(ConfigurationError, match=said):
+        enter(run.guarded(factory(engine)))
     assert sqlite_base.state == UNTOUCHED
 
 
 async def test_what_is_awaited_is_refused_by_a_section_that_is_not_async(postgres_base, run):
     dsn = dsn_of(postgres_base.url)
     with pytest.raises(ConfigurationError, match="has to be awaited"):
-        with run.guarded(lambda: psycopg.AsyncConnection.connect(dsn)):
-            raise AssertionError("entered")
+        enter(run.guarded(lambda: psycopg.AsyncConnection.connect(dsn)))
 
 
 def test_a_context_manager_of_a_session_is_a_factory_and_is_left(engine, sqlite_base, run):

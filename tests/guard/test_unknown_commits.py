@@ -1,11 +1,13 @@
-"""COMMIT was sent and no answer came: the section asks on a new connection what became of it, and does nothing twice."""
+"""COMMIT was sent and no answer came: the section asks on a new connection what became of it; nothing is done twice."""
 
 from __future__ import annotations
 
 import inspect
 import threading
 
+import psycopg
 import pytest
+from sqlalchemy.exc import DBAPIError
 
 from tests.guard.holding import Writer, kinds_of, put
 from tests.guard.wire import CommitProxy
@@ -50,10 +52,9 @@ async def test_a_commit_whose_answer_was_lost_is_found_committed(kind, base, fac
 
 
 async def test_a_commit_that_never_arrived_lets_the_error_pass_and_has_written_nothing(kind, base, factory, run, proxy):
-    with pytest.raises(Exception, match=".") as caught:
+    with pytest.raises((DBAPIError, psycopg.OperationalError)) as caught:
         await kind.through(run.guarded(factory), breaks(proxy, "before"))
     assert proxy.hits == ["before"]
-    assert not type(caught.value).__module__.startswith("fencepost"), caught.value
     assert not hasattr(caught.value, "__notes__")
     assert (base.done, base.effects) == ([], [])
     assert run.notes == []
@@ -90,9 +91,8 @@ async def test_the_question_waits_for_a_commit_that_is_still_on_its_way(kind, ba
 
 @pytest.mark.slow
 async def test_where_nothing_can_be_asked_the_error_says_that_it_is_unknown(kind, base, factory, run, proxy):
-    with pytest.raises(Exception, match=".") as caught:
+    with pytest.raises((DBAPIError, psycopg.OperationalError)) as caught:
         await kind.through(run.guarded(factory), breaks(proxy, "away"))
-    assert not type(caught.value).__module__.startswith("fencepost"), caught.value
     (note,) = caught.value.__notes__
     assert "'j1:invoice' was committed is unknown" in note
     assert base.done == ["x"]

@@ -23,6 +23,8 @@ def everything(partition: Partition) -> dict[str, str]:
     _stand_alone(partition)
     jobs["bumped"] = _bumped(partition)
     jobs["concluded"] = _concluded(partition)
+    _committed_late(partition)
+    _torn_and_healed(partition)
     jobs["purged"] = partition.put("done").job_id
     partition.purge(jobs["purged"])
     jobs["delayed"] = partition.job(delay_ms=60_000)
@@ -142,3 +144,21 @@ def _concluded(partition: Partition) -> str:
     [answer] = partition.run(partition.store.conclude([(run.job_id, 1, "done", "ledger", b"")]))
     assert answer.word == "CONCLUDED"
     return run.job_id
+
+
+def _committed_late(partition: Partition) -> None:
+    """SQL accepted an effect of a run that Redis had taken back by then."""
+    run = _claim_one(partition)
+    partition.take_back(run)
+    outcome = Outcome(*run, "DONE", (b"1",), (("effect", f"{run.job_id}:late"),))
+    served = partition.run(partition.store.finish([outcome], partition.request()))
+    assert [word for word, _ in served.replies] == ["EXPIRED"]
+
+
+def _torn_and_healed(partition: Partition) -> None:
+    for state, index in (("queued", None), ("processing", partition.keys.leases)):
+        job_id = partition.put(state).job_id
+        queue = partition.record(job_id).queue
+        partition.redis.zrem(index or partition.keys.ready(queue), job_id)
+        [answer] = partition.heal(job_id)
+        assert answer.word == "HEALED"

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import func, select
-
-from fencepost.ledger import Archiver, Copied, Ledger
-from fencepost.sql.tables import cursors, events, marks
-from tests.ledger.copies import copied_lines, cursor_of
-from tests.support.partition import Partition
+from fencepost.ledger import Copied
 
 
 def test_a_job_s_events_arrive_in_order_and_its_row_says_how_it_ended(partition, ledger, archiver):

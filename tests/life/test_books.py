@@ -148,6 +148,8 @@ async def test_what_a_dead_producer_left_in_the_outbox_is_published_and_runs(app
     with engine.begin() as connection:
         connection.execute(outbox.insert(), row)
     async with working(app):
+        link = app.link
+        await eventually(lambda: link.asynchronous.run(link.store.job(spec.id)), 10)  # until then nobody knows of it
         assert await app.get(spec.id).result(timeout=10) == "sent"
     engine.dispose()
 

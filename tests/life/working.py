@@ -7,7 +7,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fencepost import Fencepost, Job, Worker
+from fencepost import Fencepost, Job, Run, Worker
+from fencepost.clock import boottime_s, new_nonce
+from fencepost.link import Link
+from fencepost.store import Outcome, Request
+from fencepost.worker.settle import with_notes
 from tests.support import eventually
 
 LEASE_S = 2.0
@@ -45,3 +49,32 @@ async def reached(job: Job[Any], state: str, timeout: float = 5.0) -> None:
         return await state_of(job) == state
 
     await eventually(there, timeout)
+
+
+async def taken(app: Fencepost, link: Link | None = None, lease_s: float = 30.0) -> Run:
+    """Claim the next job and return its run; nobody renews it or writes its outcome. link: its way to Redis."""
+    store = app.link.store
+    request = Request("by-hand", "lane0", new_nonce(), 1, round(lease_s * 1000), "", (("default", 1),))
+    [claimed] = (await app.link.asynchronous.run(store.claim(request))).jobs
+    handler = app.handlers[claimed.kind]
+    return Run(claimed, handler, link or app.link, "by-hand", boottime_s() + lease_s * 0.9, lease_s)
+
+
+async def ended(app: Fencepost, run: Run, word: str = "DONE", *values: Any) -> str:
+    """Write an outcome for a run, with what it noted; return the server's word for it."""
+    store = app.link.store
+    request = Request("by-hand", "lane1", new_nonce(), 0, 30_000, "", ())
+    outcome = with_notes(run, Outcome(*run.key, word, values or ("",)))
+    return (await app.link.asynchronous.run(store.finish([outcome], request))).replies[0][0]
+
+
+def lapsed(app: Fencepost, redis: Any, run: Run) -> None:
+    """Let the lease of a run lie in the past, as if its worker had died; the next claim or outcome takes it back."""
+    redis.zadd(app.link.store.keys.leases, {run.job_id: 1}, xx=True)
+
+
+def told(app: Fencepost, redis: Any, *names: str) -> list[tuple[str, str]]:
+    """(name, reason) of the events of these names, in order."""
+    entries = redis.xrange(app.link.store.keys.events)
+    lines = [line.split("\t") for _, fields in entries for line in fields[b"e"].decode().split("\n")]
+    return [(line[0], line[6] if len(line) > 6 else "") for line in lines if line[0] in names]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import signal
 import sys
@@ -238,6 +239,7 @@ def _longest_retention_s(opened: Opened) -> float:
 @_opening
 def reconcile(opened: Opened, dry_run: bool) -> int:
     """Compare the ledger with Redis and put right what differs: what Redis lost comes back, what has ended ends."""
+    logging.getLogger("fencepost").addHandler(logging.NullHandler())  # what is logged is told below
     if opened.alone:
         opened.alone = False  # both sides are needed: the private server, where nobody says another one
     store = opened.app.link.store
@@ -252,7 +254,8 @@ def reconcile(opened: Opened, dry_run: bool) -> int:
         "nothing differs",
     )
     counted = ", ".join(f"{n} {what}" for what, n in sorted(report.counts.items()))
-    output.say(f"{report.looked} jobs compared{f': {counted}' if counted else ''}")
+    compared = f"{report.looked} open durable jobs and {report.scanned} jobs in Redis compared"
+    output.say(f"{compared}{f': {counted}' if counted else ''}")
     if report.busy:
         output.say("another archiver held on to the ledger: nothing was judged; try again")
     elif report.counts and dry_run:

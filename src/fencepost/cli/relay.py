@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 import threading
@@ -52,7 +53,9 @@ def relay(
 
 def _run(session: Session, work: Relay, box: Outbox, once: bool, log_format: str) -> int:
     over = threading.Event()
-    if not once:
+    if once:
+        logging.getLogger("fencepost").addHandler(logging.NullHandler())  # what is logged is told below
+    else:
         logs.set_up(log_format, "info")
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: over.set())

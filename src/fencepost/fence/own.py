@@ -81,6 +81,7 @@ class OwnEffect:
         self._effect: Effect
         self._mark = ""
         self._transaction: object = None
+        self._stored: str | None = None
 
     async def __aenter__(self) -> Effect:
         return await self._enter(LOOPED)
@@ -112,7 +113,8 @@ class OwnEffect:
             found = await channel.follow(statements.look(channel.dialect, claim))
         self._channel, self._claim, self._mark, self._transaction = channel, claim, found.mark, channel.mark()
         if found.effect is not None:
-            self._effect = Effect(False, section.stored_result(found.effect), self._connection, claim.effect_key)
+            self._stored = found.effect[2]
+            self._effect = Effect(False, section.from_text(self._stored), self._connection, claim.effect_key)
             return self._effect
         verdict = statements.judge(claim, found.fence)
         if verdict.word == "behind":
@@ -129,19 +131,21 @@ class OwnEffect:
     async def _leave(self, hands: Hands) -> None:
         channel, done = self._channel, self._effect
         if not done.first:
+            done.result = section.from_text(self._stored)
             self._holder.note_effect(done.key, False)
             return
-        result = section.as_text(done.result, self._key)
+        self._stored = section.as_text(done.result, self._key)
         await channel.flush()
         if channel.mark() is not self._transaction:
             raise TransactionEnded(done.key)
         self._holder.check()
         with self._repeated():
-            verdict = await channel.follow(statements.conclude(channel.dialect, self._claim, self._mark, result))
+            verdict = await channel.follow(statements.conclude(channel.dialect, self._claim, self._mark, self._stored))
         if verdict.word == "ended":
             raise TransactionEnded(done.key)
         if verdict.word != "mine":
             raise await section.refuse(hands, self._holder, self._claim, verdict)
+        done.result = section.from_text(self._stored)  # what every later attempt gets
         channel.after_commit(lambda: self._holder.note_effect(done.key, True))
 
     @contextlib.contextmanager

@@ -25,7 +25,7 @@ from .hands import Hands, Opened
 from .holder import Holder
 from .statements import Claim, Verdict, stored_key
 
-__all__ = ["Effect", "Section", "as_text", "claim_of", "install", "pause_s", "refuse", "stored_result"]
+__all__ = ["Effect", "Section", "as_text", "claim_of", "from_text", "install", "pause_s", "refuse"]
 
 _log = logging.getLogger("fencepost.fence")
 _BUMPS: Final = 5
@@ -39,7 +39,8 @@ class Effect:
     """One effect, inside its transaction.
 
     first: nobody did it before; do it, and set `result`. Else result is what was stored then, and nothing that the
-    block writes is kept. result: plain data, up to 64 KiB of JSON. session: the connection to work on. key: as stored.
+    block writes is kept. result: plain data, up to 64 KiB of JSON; after the block it is what a later attempt would
+    find, so a tuple has become a list and a date its text. session: the connection to work on. key: as stored.
     """
 
     first: bool
@@ -140,6 +141,7 @@ class Section:
         self._effect: Effect
         self._mark = ""
         self._transaction: object = None
+        self._stored: str | None = None
 
     async def enter(self) -> Effect:
         """Install, open the transaction, see whether the effect is there. What it raises leaves nothing open."""
@@ -160,7 +162,8 @@ class Section:
         self._mark = found.mark
         self._effect = Effect(found.effect is None, None, self._opened.session, self._claim.effect_key)
         if found.effect is not None:
-            self._effect.result = stored_result(found.effect)
+            self._stored = found.effect[2]
+            self._effect.result = from_text(self._stored)
         return self._effect
 
     async def leave(self, error: BaseException | None) -> None:
@@ -171,7 +174,7 @@ class Section:
             return
         if not self._effect.first:
             await self._undo()
-            self._holder.note_effect(self._effect.key, False)
+            self._done(False)
             return
         channel = self._opened.channel
         try:
@@ -190,13 +193,13 @@ class Section:
         await self._commit(channel)
 
     async def _verdict(self, channel: Channel) -> Verdict:
-        result = as_text(self._effect.result, self._name)
+        self._stored = as_text(self._effect.result, self._name)
         await channel.flush()
         if channel.mark() is not self._transaction:
             return Verdict("ended", 0)
         self._holder.check()
         try:
-            return await channel.follow(statements.conclude(channel.dialect, self._claim, self._mark, result))
+            return await channel.follow(statements.conclude(channel.dialect, self._claim, self._mark, self._stored))
         except Exception as error:
             if fault_of(error) == "duplicate":
                 raise Duplicate from error
@@ -213,9 +216,14 @@ class Section:
             await self._settle(error)
         else:
             await self._close()
-            self._holder.note_effect(self._effect.key, True)
+            self._done(True)
 
     # -- afterwards ---------------------------------------------------------------------------------------
+
+    def _done(self, first: bool) -> None:
+        """The effect is there. The block gets the result that every later attempt gets, now and not only then."""
+        self._effect.first, self._effect.result = first, from_text(self._stored)
+        self._holder.note_effect(self._effect.key, first)
 
     async def _settle(self, error: Exception) -> None:
         """COMMIT raised an error that says nothing about its outcome: ask on a new connection. Raises it if undone."""
@@ -224,16 +232,20 @@ class Section:
             raise error
         mine = row[1] == self._claim.nonce
         emit(_log, logging.WARNING, "commit_settled", effect=self._effect.key, committed=mine, cause=short_cause(error))
-        self._effect.first, self._effect.result = mine, stored_result(row)
-        self._holder.note_effect(self._effect.key, mine)
+        self._stored = row[2]
+        self._done(mine)
 
     async def _found_late(self, duplicate: Duplicate) -> None:
         """The insert met an effect that another transaction has committed meanwhile: ours is undone, theirs counts."""
-        row = await self._ask_until_answered(duplicate)
-        if row is None:  # it was deleted again: the next passage may be the first
-            raise SectionRepeat(self._holder.job_id, self._claim.effect_key, "another transaction had the effect")
-        self._effect.first, self._effect.result = False, stored_result(row)
-        self._holder.note_effect(self._effect.key, False)
+        try:
+            row = await self._ask()
+        except Exception:
+            row = None
+        if row is None:  # it was deleted again, or cannot be read now: the next passage sees
+            again = SectionRepeat(self._holder.job_id, self._claim.effect_key, "another transaction had the effect")
+            raise again from duplicate.__cause__
+        self._stored = row[2]
+        self._done(False)
 
     async def _ask_until_answered(self, error: Exception) -> Row | None:
         pause = 0.05
@@ -295,6 +307,6 @@ def as_text(result: Any, name: str) -> str | None:
     return None if raw is None else raw.decode()
 
 
-def stored_result(row: Row) -> Any:
-    """The result of an effect row (token, nonce, result)."""
-    return None if row[2] is None else decode_result(str(row[2]).encode())
+def from_text(stored: str | None) -> Any:
+    """The result that a row holds."""
+    return None if stored is None else decode_result(stored.encode())

@@ -17,13 +17,14 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 from sqlalchemy import Connection, and_, select, update
+from sqlalchemy.exc import IntegrityError
 
 from fencepost.driver import Call
 from fencepost.job import JobSpec
 from fencepost.ledger.book import Ledger
 from fencepost.ledger.fold import COLUMNS, JobRow, fold
 from fencepost.ledger.stream import Entry, Event, View, view
-from fencepost.ledger.writing import insert_ignoring, insert_rows, rows_by_id, upsert_rows
+from fencepost.ledger.writing import copy_rows, insert_ignoring, insert_rows, rows_by_id, upsert_rows
 from fencepost.log import emit
 from fencepost.sql.engines import now_ms
 from fencepost.sql.tables import cursors, events, jobs, marks
@@ -36,7 +37,7 @@ _log = logging.getLogger("fencepost.ledger")
 _BATCH: Final = 4_000
 _FEWEST_ENTRIES: Final = 50
 _MOST_ENTRIES: Final = 4_000
-_IDS: Final = 500
+_IDS: Final = 2_000
 _EVENT: Final = ("namespace", "part", "epoch", *Event._fields)
 _JOB: Final = ("namespace", "part", "spec", *COLUMNS)
 _READ: Final = (*(jobs.c[name] for name in COLUMNS), jobs.c.spec)
@@ -110,7 +111,11 @@ class Archiver:
                 break
         if entries:  # the next step asks for as many entries as hold so many events
             self._entries = max(_FEWEST_ENTRIES, limit * len(entries) // max(lines, 1) + 1)
-        return self._copy(before, seen, entries)
+        try:
+            return self._copy(before, seen, entries)
+        except IntegrityError:
+            # A row was there already: a caller accepted that very job meanwhile. With care it is only looked at.
+            return self._copy(before, seen, entries, careful=True)
 
     def copy_all(self) -> Copied:
         """Step until the end of the stream, as it is by then. Returns the sum; busy where another one is at work."""
@@ -159,7 +164,7 @@ class Archiver:
         )  # fmt: skip
         return Copied(rewound=True, more=True, epoch=epoch)
 
-    def _copy(self, before: Cursor, seen: View, entries: list[Entry]) -> Copied:
+    def _copy(self, before: Cursor, seen: View, entries: list[Entry], *, careful: bool = False) -> Copied:
         more = bool(entries) and entries[-1].seq < seen.tip
         gone = not entries and seen.first is None and seen.tip > before.seq  # the whole stream was trimmed away
         adopt = seen.incarnation != before.incarnation
@@ -178,7 +183,7 @@ class Archiver:
                 self._mark(connection, before.epoch, why, first, last)
             if shared := [event.seq for event in rows if _identity(event) in known]:
                 self._note_shared(connection, before.epoch, max(shared))
-            self._write(connection, before.epoch, fresh)
+            self._write(connection, before.epoch, fresh, careful)
             last_seq = entries[-1].seq if entries else seen.tip if gone else before.seq
             print_ = entries[-1].fingerprint if entries else "" if gone else before.fingerprint
             after = Cursor(
@@ -217,19 +222,25 @@ class Archiver:
         )  # fmt: skip
         return {tuple(row) for row in found}
 
-    def _write(self, connection: Connection, epoch: int, fresh: list[Event]) -> None:
+    def _write(self, connection: Connection, epoch: int, fresh: list[Event], careful: bool) -> None:
         head = (self.ledger.namespace, self.ledger.part, epoch)
-        insert_rows(connection, events, _EVENT, [(*head, *event) for event in fresh])
+        insert = insert_rows if careful else copy_rows
+        insert(connection, events, _EVENT, [(*head, *event) for event in fresh])
         touched: dict[str, JobRow | None] = {
             event.job_id: None for event in fresh if event.job_id and event.job_id[0] != "@"
         }
-        touched.update(job_rows(connection, self.ledger.namespace, list(touched), lock=True))
+        there = job_rows(connection, self.ledger.namespace, list(touched), lock=True)
+        touched.update(there)
         for event in fresh:
             if event.job_id in touched:
                 touched[event.job_id] = fold(touched[event.job_id], epoch, event)
-        moved = sorted((row for row in touched.values() if row is not None), key=lambda row: row.job_id)
-        rows = [(*head[:2], None, *row.values()) for row in moved]
-        upsert_rows(connection, jobs, _JOB, rows, _CHANGED)
+        new: list[tuple[Any, ...]] = []
+        old: list[tuple[Any, ...]] = []
+        for row in sorted((row for row in touched.values() if row is not None), key=lambda row: row.job_id):
+            known = careful or row.job_id in there
+            (old if known else new).append((*head[:2], None, *row.values()))
+        copy_rows(connection, jobs, _JOB, new)
+        upsert_rows(connection, jobs, _JOB, old, _CHANGED)
 
     def _mark(self, connection: Connection, epoch: int, why: str, first: int, last: int) -> None:
         row = {"namespace": self.ledger.namespace, "part": self.ledger.part, "epoch": epoch, "why": why}

@@ -200,6 +200,7 @@ class Ledger:
                     jobs.c.namespace == self.namespace,
                     jobs.c.job_id.in_(ids[at : at + _IDS]),
                     jobs.c.state == ACCEPTED,
+                    jobs.c.seq == 0,
                 )
                 gone += len(connection.execute(delete(jobs).where(which).returning(jobs.c.job_id)).all())
         return gone

@@ -21,7 +21,7 @@ from fencepost.clock import boottime_s, uuid7
 from fencepost.codec import RESULT_LIMIT, after_waiting
 from fencepost.driver import Call
 from fencepost.job import JobSpec
-from fencepost.ledger.archiver import Archiver, Runs
+from fencepost.ledger.archiver import Archiver, Copied, Runs
 from fencepost.ledger.book import ACCEPTED, Ledger, LedgerJob, as_job
 from fencepost.log import emit
 from fencepost.scripts import load
@@ -58,11 +58,13 @@ class Divergence(msgspec.Struct, frozen=True):
 
 
 class Reconciled(msgspec.Struct):
-    """What was compared and done. looked: jobs compared. counts: divergences by what they are; divergences: the first
-    1,000 of them. busy: another archiver would not let the ledger catch up, so nothing was judged."""
+    """What was compared and done. looked: durable jobs that were open in SQL; scanned: jobs in Redis that were looked
+    up in SQL. counts: divergences by what they are; divergences: the first 1,000 of them. busy: another archiver would
+    not let the ledger catch up, so nothing was judged."""
 
     dry_run: bool = False
     looked: int = 0
+    scanned: int = 0
     counts: dict[str, int] = {}
     divergences: list[Divergence] = []
     busy: bool = False
@@ -93,17 +95,23 @@ class Reconciler:
         self._ledger, self._store, self._driver, self._quiet_s = ledger, store, driver, quiet_s
         self._archiver = archiver or Archiver(ledger, store, driver)
 
-    def run(self, *, everything: bool = False, dry_run: bool = False) -> Reconciled:
+    def run(self, *, everything: bool = False, dry_run: bool = False, untold: bool = False) -> Reconciled:
         """Compare once. Raises RedisUnavailable, LedgerUnavailable; what was done by then is right and stays.
 
-        everything: after a rewind of Redis: no quiet period, and every live job in Redis is looked up in SQL too.
+        everything: after a rewind of Redis: no quiet period, and every live job in Redis is looked up in SQL too. A
+        rewind that shows only now makes it so for the latter.
+        untold: cheap, for every few seconds: look only at jobs of which Redis has told nothing since they were accepted
+        or put back. No rewind shows where what was lost had never been copied.
         dry_run: only list the divergences. The ledger copies what it has not copied yet in any case.
         """
         report = Reconciled(dry_run)
-        suspects = self._suspects(report, 0.0 if everything else self._quiet_s)
-        if (suspects or everything) and not self._catch_up():
-            report.busy = True
-            return report
+        suspects = self._suspects(report, 0.0 if everything else self._quiet_s, (ACCEPTED,) if untold else _OPEN)
+        if suspects or everything:
+            copied = self._catch_up()
+            if copied.busy:
+                report.busy = True
+                return report
+            everything = everything or copied.rewound
         ids = list(suspects)
         for at in range(0, len(ids), _PAGE):
             self._judge(report, {job_id: suspects[job_id] for job_id in ids[at : at + _PAGE]})
@@ -123,12 +131,12 @@ class Reconciler:
 
     # -- looking ------------------------------------------------------------------------------------------
 
-    def _suspects(self, report: Reconciled, quiet_s: float) -> dict[str, _Seen]:
+    def _suspects(self, report: Reconciled, quiet_s: float, states: Sequence[str]) -> dict[str, _Seen]:
         """Durable jobs that are open in SQL, and absent from Redis or ended there."""
         out: dict[str, _Seen] = {}
         moment, place = now_ms() - round(quiet_s * 1000), (0, "")
         while True:
-            mine = and_(jobs.c.namespace == self._ledger.namespace, jobs.c.durable.is_(True), jobs.c.state.in_(_OPEN))
+            mine = and_(jobs.c.namespace == self._ledger.namespace, jobs.c.durable.is_(True), jobs.c.state.in_(states))
             query = (
                 select(jobs.c.created_at_ms, jobs.c.job_id)
                 .where(mine, jobs.c.updated_at_ms <= moment, tuple_(jobs.c.created_at_ms, jobs.c.job_id) > place)
@@ -153,14 +161,15 @@ class Reconciler:
         replies: list[Any] = self._driver.run(Call("look", load("look"), base, args, lambda reply: reply[1:]))
         return {job_id: _seen(reply) for job_id, reply in zip(job_ids, replies, strict=True)}
 
-    def _catch_up(self) -> bool:
-        """Copy all that Redis has told by now. False where another archiver holds on to the ledger."""
-        began = time.monotonic()
-        while self._archiver.copy_all().busy:
-            if time.monotonic() - began > _BUSY_S:
-                return False
+    def _catch_up(self) -> Copied:
+        """Copy all that Redis has told by now. busy: another archiver holds on to the ledger."""
+        began, rewound = time.monotonic(), False
+        while True:
+            copied = self._archiver.copy_all()
+            rewound = rewound or copied.rewound
+            if not copied.busy or time.monotonic() - began > _BUSY_S:
+                return copied._replace(rewound=rewound)
             time.sleep(0.02)
-        return True
 
     def _rows(self, job_ids: Iterable[str]) -> dict[str, LedgerJob]:
         mine = and_(jobs.c.namespace == self._ledger.namespace, jobs.c.job_id.in_(list(job_ids)))
@@ -196,6 +205,7 @@ class Reconciler:
         if undone:
             self._driver.run(self._store.requeue([row.job_id for row in undone], uuid7()))
         if lost:
+            self._untold(lost)  # before the push: should Redis lose it once more, before it has told, that is seen
             self._push(report, {row.job_id: row for row in lost})
 
     def _push(self, report: Reconciled, lost: dict[str, LedgerJob]) -> None:
@@ -223,17 +233,27 @@ class Reconciler:
             return
         report.note(row.job_id, "duplicate", row.state, "")
         emit(_log, logging.WARNING, "not_restored", job_id=row.job_id, kind=row.kind, answer=word, other=owner)
-        self._end(row, State.CANCELLED, "duplicate", now_ms())
+        self._end(msgspec.structs.replace(row, state=ACCEPTED), State.CANCELLED, "duplicate", now_ms())
 
-    def _end(self, row: LedgerJob, state: str, reason: str, at_ms: int) -> None:
-        """End a row that has not moved since it was read."""
-        unmoved = and_(
+    def _untold(self, lost: Sequence[LedgerJob]) -> None:
+        """Rows that have not moved since they were read wait again for Redis to tell of them."""
+        moved_at_ms = now_ms()
+        with self._ledger.begin("note jobs to put back") as connection:
+            for row in lost:
+                values = {"state": ACCEPTED, "updated_at_ms": moved_at_ms}
+                connection.execute(update(jobs).where(self._unmoved(row)).values(values))
+
+    def _unmoved(self, row: LedgerJob) -> Any:
+        return and_(
             jobs.c.namespace == self._ledger.namespace, jobs.c.job_id == row.job_id, jobs.c.state == row.state,
             jobs.c.generation == row.generation, jobs.c.epoch == row.epoch, jobs.c.seq == row.seq,
         )  # fmt: skip
+
+    def _end(self, row: LedgerJob, state: str, reason: str, at_ms: int) -> None:
+        """End a row that has not moved since it was read."""
         values = {"state": state, "reason": reason, "finished_at_ms": at_ms, "updated_at_ms": at_ms}
         with self._ledger.begin("end a job") as connection:
-            connection.execute(update(jobs).where(unmoved).values(values))
+            connection.execute(update(jobs).where(self._unmoved(row)).values(values))
 
     # -- ended in SQL -------------------------------------------------------------------------------------
 
@@ -247,7 +267,7 @@ class Reconciler:
             )
             ids = list({key.decode("utf-8", "replace").removeprefix(prefix) for key in reply[1]})
             for at in range(0, len(ids), _PAGE):
-                report.looked += len(ids[at : at + _PAGE])
+                report.scanned += len(ids[at : at + _PAGE])
                 yield {job_id: seen for job_id, seen in self._look(ids[at : at + _PAGE]).items() if seen.state}
             cursor = reply[0].decode()
             if cursor == "0":

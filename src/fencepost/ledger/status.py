@@ -40,8 +40,8 @@ def status(ledger: Ledger, tip_seq: int | None = None) -> Status:
     with ledger.reading("status") as connection:
         where = and_(cursors.c.namespace == ledger.namespace, cursors.c.part == ledger.part)
         row = connection.execute(select(cursors).where(where)).first()
-        states = connection.execute(select(jobs.c.state, func.count()).where(mine).group_by(jobs.c.state)).tuples()
-        by_state: dict[str, int] = dict(sorted((state, number) for state, number in states))
+        states = connection.execute(select(jobs.c.state, func.count()).where(mine).group_by(jobs.c.state))
+        by_state: dict[str, int] = {str(state): int(number) for state, number in sorted(states)}
         is_open = and_(mine, jobs.c.durable.is_(True), jobs.c.finished_at_ms.is_(None))
         durable = connection.execute(select(func.count()).select_from(jobs).where(is_open)).scalar() or 0
     found = {} if row is None else {name: getattr(row, name) for name in _FROM_CURSOR}

@@ -7,16 +7,37 @@ from typing import Any, Final
 
 from sqlalchemy import ARRAY, Connection, CursorResult, Table, bindparam, func, select, true
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from fencepost.sql.tables import jobs
 
-__all__ = ["insert_ignoring", "insert_rows", "rows_by_id", "upsert_rows"]
+__all__ = ["copy_rows", "insert_ignoring", "insert_rows", "rows_by_id", "upsert_rows"]
 
 
 def insert_ignoring(connection: Connection, table: Table) -> Any:
     """An INSERT that leaves rows alone whose key is there."""
     made = postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
     return made.on_conflict_do_nothing()
+
+
+def copy_rows(connection: Connection, table: Table, names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
+    """Insert rows that are known to be new. On PostgreSQL by COPY, which costs a third of an INSERT; a row whose key
+    is there raises IntegrityError then. Elsewhere as insert_rows."""
+    if not rows:
+        return
+    if connection.dialect.driver != "psycopg":
+        return insert_rows(connection, table, names, rows)
+    driver: Any = connection.connection
+    try:
+        with (
+            driver.cursor() as cursor,
+            cursor.copy(f"COPY {table.name} ({', '.join(names)}) FROM STDIN") as copy,
+        ):
+            for row in rows:
+                copy.write_row(row)
+    except connection.dialect.loaded_dbapi.Error as error:  # as SQLAlchemy would have raised it
+        kind = IntegrityError if isinstance(error, connection.dialect.loaded_dbapi.IntegrityError) else DBAPIError
+        raise kind(f"COPY {table.name}", None, error) from error
 
 
 def insert_rows(connection: Connection, table: Table, names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:

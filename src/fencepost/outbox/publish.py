@@ -80,7 +80,7 @@ class Publisher:
                     self._look_back(row, specs[row.job_id], known, held)
         except (RedisUnavailable, LedgerUnavailable) as error:
             self.table.mark(known, held)
-            self.table.mark({}, {row.job_id: error.cause for row in rows if row.job_id not in {*known, *held}}, False)
+            self.table.mark({}, {}, {row.job_id: error.cause for row in rows if row.job_id not in {*known, *held}})
             return Published(len(rows), 0, len(known), len(rows) - len(known) - len(held), len(held), error.cause)
         if known or held:
             self.table.mark(known, held)
@@ -91,8 +91,8 @@ class Publisher:
             if mine and boottime_s() - read_at_s <= _FRESH_S:  # else this process stood still: what it read is old
                 now = now_ms()
                 round_.send([after_waiting(specs[row.job_id], now - row.created_at_ms) for row in mine])
-                mark(round_.published, round_.failed, round_.counts)
-        sent, failed = len(round_.published), len(round_.failed)
+                mark(round_.published, round_.failed, round_.unsent)
+        sent, failed = len(round_.published), len(round_.failed) + len(round_.unsent)
         return Published(len(rows), sent, len(known), failed, len(held), round_.away)
 
     def _look_back(self, row: Row, spec: JobSpec, known: dict[str, str], held: dict[str, str]) -> None:
@@ -113,14 +113,14 @@ class Publisher:
 
 
 class _Round:
-    """One batch on its way. published: id -> answer; failed: id -> problem; counts: whether the failed ones may have
-    reached Redis."""
+    """One batch on its way. published: id -> answer; failed: id -> problem; unsent: as failed, certainly not sent."""
 
     def __init__(self, store: Store, driver: SyncDriver, ledger: Ledger | None) -> None:
         self._store, self._driver, self._ledger = store, driver, ledger
         self.published: dict[str, str] = {}
         self.failed: dict[str, str] = {}
-        self.counts, self.away = True, ""
+        self.unsent: dict[str, str] = {}
+        self.away = ""
 
     def send(self, specs: list[JobSpec]) -> None:
         """To the ledger what is durable, then all to Redis."""
@@ -130,8 +130,9 @@ class _Round:
         try:
             self._push(specs)
         except RedisUnavailable as error:
-            self.failed |= {spec.id: error.cause for spec in specs}
-            self.counts, self.away = error.executed is not False, error.cause
+            which = self.unsent if error.executed is False else self.failed
+            which |= {spec.id: error.cause for spec in specs}
+            self.away = error.cause
             return
         except FencepostError:  # one of them is to blame; the others must not wait for it
             for spec in specs:
@@ -166,7 +167,7 @@ class _Round:
                 else:
                     rest.append(spec)
         except LedgerUnavailable as error:
-            self.failed |= {spec.id: error.cause for spec in durable}
+            self.unsent |= {spec.id: error.cause for spec in durable}
             self.away = error.cause
             return [spec for spec in specs if not spec.durable]
         return rest

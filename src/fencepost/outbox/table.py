@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
-from sqlalchemy import Connection, Engine, and_, delete, func, or_, select, text, update
+from sqlalchemy import Connection, Engine, and_, delete, func, select, text, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from fencepost.errors import ConfigurationError, LedgerUnavailable
@@ -22,6 +23,7 @@ __all__ = ["HELD", "OutboxTable", "Row", "Waiting"]
 
 HELD: Final = "held: "
 _LONGEST_SLEEP_S: Final = 10
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Row(NamedTuple):
@@ -48,7 +50,9 @@ class Waiting(NamedTuple):
 class Mark(Protocol):
     """What marks rows; see OutboxTable.mark."""
 
-    def __call__(self, published: Mapping[str, str], failed: Mapping[str, str], counts: bool = True) -> None: ...
+    def __call__(
+        self, published: Mapping[str, str], failed: Mapping[str, str], unsent: Mapping[str, str] = _NONE
+    ) -> None: ...
 
 
 class OutboxTable:
@@ -71,16 +75,19 @@ class OutboxTable:
         were begun before.
         """
         chosen = [outbox.c.namespace == self.namespace, outbox.c.published_at_ms.is_(None)]
-        chosen.append(or_(outbox.c.problem.is_(None), outbox.c.problem.not_like(HELD + "%")))
         if ids is not None:
             chosen.append(outbox.c.job_id.in_(ids))
-        query = select(outbox).where(*chosen).order_by(outbox.c.created_at_ms, outbox.c.job_id).limit(limit)
+        query = select(outbox).where(*chosen).order_by(outbox.c.created_at_ms, outbox.c.job_id)
+        fresh = query.where(outbox.c.problem.is_(None))  # what failed before does not hold up the others
+        again = query.where(outbox.c.problem.not_like(HELD + "%"))
         if not self.locks:  # SQLite: the only lock for writing is not taken for nothing
             with self._transaction("read", reads=True) as connection:
-                if connection.execute(query.limit(1)).first() is None:
+                if all(connection.execute(one.limit(1)).first() is None for one in (fresh, again)):
                     return []
         with self._transaction("publish") as connection:
-            rows = [_row(one) for one in connection.execute(self._locked(query))]
+            rows = [_row(one) for one in connection.execute(self._locked(fresh.limit(limit)))]
+            if len(rows) < limit:
+                rows += [_row(one) for one in connection.execute(self._locked(again.limit(limit - len(rows))))]
             if rows:
                 mine = outbox.c.job_id.in_([row.job_id for row in rows])
                 connection.execute(update(outbox).where(mine).values(tries=outbox.c.tries + 1))
@@ -103,16 +110,18 @@ class OutboxTable:
                 connection.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = '{_LONGEST_SLEEP_S}s'"))
             open_ids = set(connection.execute(self._locked(query)).scalars())
 
-            def mark(published: Mapping[str, str], failed: Mapping[str, str], counts: bool = True) -> None:
-                _mark(connection, published, failed, counts)
+            def mark(
+                published: Mapping[str, str], failed: Mapping[str, str], unsent: Mapping[str, str] = _NONE
+            ) -> None:
+                _mark(connection, published, failed, unsent)
 
             yield [row for row in rows if row.job_id in open_ids], mark
 
-    def mark(self, published: Mapping[str, str], failed: Mapping[str, str], counts: bool = True) -> None:
-        """Write what became of rows. published: id -> answer; failed: id -> problem. counts: False where it is certain
-        that the try did not reach Redis: then it was none."""
+    def mark(self, published: Mapping[str, str], failed: Mapping[str, str], unsent: Mapping[str, str] = _NONE) -> None:
+        """Write what became of rows. published: id -> answer; failed: id -> problem. unsent: as failed, where it is
+        certain that the try did not reach Redis: then it was none."""
         with self._transaction("mark") as connection:
-            _mark(connection, published, failed, counts)
+            _mark(connection, published, failed, unsent)
 
     def find(self, job_id: str) -> Row | None:
         """Read one row, published or not."""
@@ -180,20 +189,24 @@ class OutboxTable:
                 yield connection
 
 
-def _mark(connection: Connection, published: Mapping[str, str], failed: Mapping[str, str], counts: bool) -> None:
-    by_answer: dict[str, list[str]] = {}
-    for job_id, answer in published.items():
-        by_answer.setdefault(answer[:255], []).append(job_id)
-    for answer, ids in by_answer.items():
+def _mark(
+    connection: Connection, published: Mapping[str, str], failed: Mapping[str, str], unsent: Mapping[str, str]
+) -> None:
+    for answer, ids in _by_text(published, 255):
         values = {"published_at_ms": now_ms(), "answer": answer, "problem": None}
         connection.execute(update(outbox).where(outbox.c.job_id.in_(ids)).values(values))
-    by_problem: dict[str, list[str]] = {}
-    for job_id, problem in failed.items():
-        by_problem.setdefault(problem[:1_000], []).append(job_id)
-    for problem, ids in by_problem.items():
-        change: dict[str, Any] = {"problem": problem} if counts else {"problem": problem, "tries": outbox.c.tries - 1}
-        open_ones = and_(outbox.c.job_id.in_(ids), outbox.c.published_at_ms.is_(None))
-        connection.execute(update(outbox).where(open_ones).values(change))
+    for problems, change in ((failed, {}), (unsent, {"tries": outbox.c.tries - 1})):
+        for problem, ids in _by_text(problems, 1_000):
+            still_open = and_(outbox.c.job_id.in_(ids), outbox.c.published_at_ms.is_(None))
+            connection.execute(update(outbox).where(still_open).values({"problem": problem, **change}))
+
+
+def _by_text(texts: Mapping[str, str], most: int) -> Iterator[tuple[str, list[str]]]:
+    """The ids of each text, so that one statement serves many rows."""
+    ids: dict[str, list[str]] = {}
+    for job_id, text_ in texts.items():
+        ids.setdefault(text_[:most], []).append(job_id)
+    yield from ids.items()
 
 
 def _row(found: Any) -> Row:

@@ -94,7 +94,8 @@ def ddl(dialect: str, parts: Sequence[str] = ("guard", "outbox", "ledger")) -> s
             out.append(f"{str(CreateTable(table).compile(dialect=engine.dialect)).strip()};")
             for index in sorted(table.indexes, key=lambda one: str(one.name)):
                 out.append(f"{str(CreateIndex(index).compile(dialect=engine.dialect)).strip()};")
-    return "\n".join("\n".join(line.rstrip() for line in one.splitlines()) for one in out) + "\n"
+    printed = "\n".join(out).replace("\t", "    ")
+    return "\n".join(line.rstrip() for line in printed.splitlines()) + "\n"
 
 
 def _tables(connection: Connection) -> set[str]:

@@ -30,9 +30,11 @@ GIVE_UP_S: Final = 2.0
 ARCHIVE_EVERY_S: Final = (0.1, 1.0)
 RELAY_EVERY_S: Final = 0.5
 RECONCILE_EVERY_S: Final = 30.0
+UNTOLD_EVERY_S: Final = 3.0
 _LONGEST_WAIT_S: Final = 15.0
 _REWOUND_LATELY_MS: Final = 600_000
 _LAST_WORDS_S: Final = 2.0
+_OTHERS_COMPARE_IN_S: Final = (5.0, 30.0)
 BATCH: Final = 500
 
 
@@ -69,14 +71,15 @@ class Books(threading.Thread):
         self._archiver: Archiver | None = None
         self._reconciler: Reconciler | None = None
         self._relay: Relay | None = None
-        self._pause_s, self._everything = ARCHIVE_EVERY_S[0], False
+        self._pause_s, self._everything, self._epoch = ARCHIVE_EVERY_S[0], False, 0
         self._reconcile = _Duty("reconcile", "ledger", self._compare)
         self._duties: list[_Duty] = []
 
     def run(self) -> None:
         app = self._app
         if app.ledger_url is not None:
-            self._duties += [_Duty("archive", "ledger", self._archive), self._reconcile]
+            self._duties += [_Duty("archive", "ledger", self._archive), _Duty("untold", "ledger", self._ask_for_untold)]
+            self._duties.append(self._reconcile)
         if app.outbox_url is not None:
             self._duties.append(_Duty("relay", "outbox", self._publish))
         while not self._over.is_set():
@@ -102,8 +105,11 @@ class Books(threading.Thread):
             self._open_ledger()
         assert self._archiver is not None
         copied = self._archiver.copy_some()
-        if copied.rewound:  # Redis came back older or empty: compare everything as soon as the stream is read
-            self._everything, self._reconcile.due_at_s = True, time.monotonic()
+        if copied.epoch != self._epoch and self._epoch:  # Redis came back older or empty: everything is compared
+            # At once by the one who saw it first; later by the others, in case that one is no more.
+            wait_s = 0.0 if copied.rewound else random.uniform(*_OTHERS_COMPARE_IN_S)
+            self._everything, self._reconcile.due_at_s = True, time.monotonic() + wait_s
+        self._epoch = copied.epoch
         if copied.more and not copied.busy:
             return 0.0
         # An idle ledger is looked after less often; one that another worker looks after, too.
@@ -125,6 +131,12 @@ class Books(threading.Thread):
         lately = wall_ms() - 120_000
         workers: int = self._driver.run(self._app.link.store.read(["ZCOUNT", keys.workers, lately, "+inf"], int))
         return RECONCILE_EVERY_S * max(1, workers)
+
+    def _ask_for_untold(self) -> float:
+        """Durable jobs of which Redis has told nothing for seconds: it was away, or lost them before a copy."""
+        if self._reconciler is not None:
+            self._reconciler.run(untold=True)
+        return UNTOLD_EVERY_S
 
     def _publish(self) -> float:
         if self._relay is None:

@@ -296,6 +296,7 @@ class Worker:
             return
         self.free += 1
         self.ended += 1
+        self._tell(run)
         if run.notes:
             outcome = settle.with_notes(run, outcome)
         if outcome is not None:
@@ -304,16 +305,23 @@ class Worker:
             self._quiet.set()
         self.lanes.kick()
 
+    def _tell(self, run: Run) -> None:
+        """Log once that a run has to stop, whether it was told so or found out by itself."""
+        if run.told_at_s or not run.why:
+            return
+        run.told_at_s = boottime_s()
+        emit(
+            _log, logging.WARNING if run.why != "shutdown" else logging.INFO, "lost" if run.why in GONE else run.why,
+            job_id=run.job_id, kind=run.kind, worker_id=self.id, attempt=run.attempt, fencing_token=run.token,
+            why=run.why,
+        )  # fmt: skip
+
     def lose(self, run: Run, why: str) -> None:
         """Tell a run to stop. An async handler is cancelled; a thread learns it from run.check()."""
         if self.runs.get(run.nonce) is not run or run.why in GONE or (run.why and why not in GONE):
             return
-        run.why, run.told_at_s = why, boottime_s()
-        event = "lost" if why in GONE else why
-        emit(
-            _log, logging.WARNING if why != "shutdown" else logging.INFO, event, job_id=run.job_id, kind=run.kind,
-            worker_id=self.id, attempt=run.attempt, fencing_token=run.token, why=why,
-        )  # fmt: skip
+        run.why = why
+        self._tell(run)
         if run.task is not None:
             run.task.cancel()
             body = run.task.get_coro()
@@ -331,7 +339,7 @@ class Worker:
                 elif now >= run.timeout_at_s:
                     self.lose(run, "timeout")
             elif not run.told_at_s:  # it found out by itself, with check or a refused write, and still goes on
-                run.told_at_s = now
+                self._tell(run)
             elif not run.reported_at_s and now - run.told_at_s > _STUCK_AFTER_S:
                 self._report_stuck(run, now)
         assert self._loop is not None
