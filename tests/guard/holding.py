@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
+import pytest
 from sqlalchemy import Engine, create_engine, event, make_url, text
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import sessionmaker
@@ -271,9 +272,12 @@ KINDS: tuple[Kind, ...] = (
 )
 
 
-def kinds_of(*engines: str) -> list[Any]:
-    """Parameters for pytest: every kind of connection of these engines, or of all."""
-    import pytest
+DRIVERS = ("Session", "AsyncSession-aiosqlite", "sqlite3", "AsyncSession-asyncpg", "psycopg", "AsyncSession-aiomysql")
 
+
+def kinds_of(*engines: str, drivers: bool = False) -> list[Any]:
+    """Parameters for pytest: every kind of connection of these engines, or of all. drivers: one for each driver."""
     chosen = [kind for kind in KINDS if not engines or kind.engine in engines]
+    if drivers:
+        chosen = [kind for kind in chosen if kind.name in DRIVERS]
     return [pytest.param(kind, id=f"{kind.engine}-{kind.name}") for kind in chosen]

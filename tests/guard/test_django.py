@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from sqlalchemy import make_url
 
 from fencepost import fence
 from fencepost.errors import ConfigurationError, StaleToken
-from tests.guard.holding import Writer, make_url, raised
+from tests.guard.holding import Writer, raised
 
 django = pytest.importorskip("django")
 
@@ -29,7 +30,7 @@ def shop(request, settings, new_base, shared_base):
     base = new_base("sqlite") if request.param == "sqlite" else shared_base("postgresql")
     url = make_url(base.url)
     engine = {"sqlite": "sqlite3", "postgresql": "postgresql"}[request.param]
-    given = {"ENGINE": f"django.db.backends.{engine}", "NAME": url.database, "HOST": url.host or ""}
+    given: dict[str, object] = {"ENGINE": f"django.db.backends.{engine}", "NAME": url.database, "HOST": url.host or ""}
     given |= {"PORT": url.port or "", "USER": url.username or ""}
     connections.settings = connections.configure_settings({"default": given})
     for alias in list(connections):

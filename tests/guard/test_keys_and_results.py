@@ -18,31 +18,20 @@ from tests.guard.owning import connected, effect_in, install_on, own_transaction
 LONG = "order:" + "x" * 600
 
 
-@pytest.mark.parametrize("kind", kinds_of())
-@pytest.mark.parametrize(
-    "result",
-    [
-        None,
-        0,
-        False,
-        "",
-        "ü 'quoted' \\ %s :name \u2028 \U0001f600",
-        {"a": [1, 2.5, None, {"b": "c"}], "": []},
-        2**63 - 1,
-        "x" * 65_000,
-        "nul \0 inside",
-    ],
-    ids=["none", "zero", "false", "empty", "odd-text", "nested", "big", "long", "nul"],
-)
-async def test_a_result_comes_back_as_it_was_stored(kind, base, factory, run, result):
-    async def work(effect):
-        effect.result = result
+@pytest.mark.parametrize("kind", kinds_of(drivers=True))
+async def test_a_result_comes_back_as_it_was_stored(kind, base, factory, run):
+    results = [None, 0, False, "", 2**63 - 1, "x" * 65_000, "nul \0 inside", {"a": [1, 2.5, None, {"b": "c"}], "": []}]
+    results.append("ü 'quoted' \\ %s %(x)s :name ? \u2028 \U0001f600")
+    for number, result in enumerate(results):
 
-    await kind.through(run.guarded(factory), work)
-    again = await kind.through(Writer(token=20, nonce="n-again").guarded(factory), work)
-    assert not again.first
-    assert again.result == result
-    assert type(again.result) is type(result)
+        async def work(effect, result=result):
+            effect.result = result
+
+        await kind.through(run.guarded(factory, f"k{number}"), work)
+        again = await kind.through(Writer(token=run.token).guarded(factory, f"k{number}"), work)
+        assert not again.first
+        assert again.result == result
+        assert type(again.result) is type(result)
 
 
 @pytest.mark.parametrize("kind", kinds_of("sqlite"))
@@ -76,7 +65,7 @@ async def test_results_that_are_no_json_are_refused_by_name(kind, base, factory,
     assert (base.done, base.effects) == ([], [])
 
 
-@pytest.mark.parametrize("kind", kinds_of())
+@pytest.mark.parametrize("kind", kinds_of(drivers=True))
 async def test_keys_and_resources_longer_than_the_columns_are_told_apart(kind, base, factory, run):
     run.job_id = "j1"
     for number in range(2):
@@ -90,7 +79,7 @@ async def test_keys_and_resources_longer_than_the_columns_are_told_apart(kind, b
     assert all(row[0].startswith("order:xxx") for row in base.fences)
 
 
-@pytest.mark.parametrize("kind", kinds_of())
+@pytest.mark.parametrize("kind", kinds_of(drivers=True))
 @pytest.mark.parametrize("other", ["Order:1", "order:1 ", "order:1\t", "örder:1", "o\u0308rder:1", "order:1\u00a0"])
 async def test_resources_that_differ_in_any_byte_are_two(kind, base, factory, run, other):
     """MariaDB and MySQL would take "A" for "a" by default, and "a " for "a" whatever they are told."""
@@ -125,7 +114,7 @@ async def test_a_session_that_stands_still_for_longer_than_its_lease_is_ended_by
         assert connection.execute(text("SHOW idle_in_transaction_session_timeout")).scalar_one() == "0"
 
 
-@pytest.mark.parametrize("kind", kinds_of())
+@pytest.mark.parametrize("kind", kinds_of(drivers=True))
 async def test_namespaces_share_a_database_and_nothing_else(kind, base, factory, run):
     other = Writer(namespace="elsewhere", token=3, nonce="n-elsewhere")
     await kind.through(run.guarded(factory), lambda effect: put(effect.session, "shop"))

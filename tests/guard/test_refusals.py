@@ -18,7 +18,7 @@ from fencepost.errors import ConfigurationError
 from fencepost.sql.channel import at_once, channel_of
 from tests.guard.holding import dsn_of, file_of, kinds_of, put
 
-UNTOUCHED = {"done": [], "fences": [], "effects": []}
+UNTOUCHED: dict[str, list[object]] = {"done": [], "fences": [], "effects": []}
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ class Scene:
     def copy(self) -> dict[str, tuple[bytes, int]]:
         """All keys of the partition, as a backup holds them."""
         keys = list(self.redis.scan_iter(f"{self.partition.keys.prefix}*"))
-        return {key: (self.redis.dump(key), max(0, self.redis.pttl(key))) for key in keys}
+        return {key: (self.redis.dump(key) or b"", max(0, self.redis.pttl(key))) for key in keys}
 
     def restore(self, copy: dict[str, tuple[bytes, int]]) -> None:
         """Set Redis back to a copy."""

@@ -110,7 +110,7 @@ class OwnEffect:
         with self._repeated():
             if channel.dialect == "sqlite":
                 await channel.become_writer(statements.writer_lock(claim))
-            found = await channel.follow(statements.look(channel.dialect, claim))
+            found = await channel.follow(statements.look(channel.dialect, claim, True))
         self._channel, self._claim, self._mark, self._transaction = channel, claim, found.mark, channel.mark()
         if found.effect is not None:
             self._stored = found.effect[2]

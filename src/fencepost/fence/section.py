@@ -154,7 +154,7 @@ class Section:
             if channel.dialect == "sqlite":
                 await channel.become_writer(statements.writer_lock(self._claim))
             self._transaction = channel.mark()
-            found = await channel.follow(statements.look(channel.dialect, self._claim))
+            found = await channel.follow(statements.look(channel.dialect, self._claim, False))
         except BaseException as error:
             await self._undo()
             self._repeat_for(error)
@@ -237,10 +237,9 @@ class Section:
 
     async def _found_late(self, duplicate: Duplicate) -> None:
         """The insert met an effect that another transaction has committed meanwhile: ours is undone, theirs counts."""
-        try:
+        row = None
+        with contextlib.suppress(Exception):
             row = await self._ask()
-        except Exception:
-            row = None
         if row is None:  # it was deleted again, or cannot be read now: the next passage sees
             again = SectionRepeat(self._holder.job_id, self._claim.effect_key, "another transaction had the effect")
             raise again from duplicate.__cause__

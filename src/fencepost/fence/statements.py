@@ -152,8 +152,13 @@ def writer_lock(claim: Claim) -> Statement:
     )
 
 
-def look(dialect: Dialect, claim: Claim) -> Plan[Found]:
-    """Begin a section: mark its transaction, limit how long it may stand still, read effect and fence without locks."""
+def look(dialect: Dialect, claim: Claim, and_fence: bool) -> Plan[Found]:
+    """Begin a section: mark its transaction, limit how long it may stand still, read what is there.
+
+    and_fence: also the fence, so that a holder who has not installed, or is late already, does no work for nothing.
+    Without it nothing of the fence is touched before the end: MySQL locks even what it only reads at SERIALIZABLE, and
+    the next holder would wait for this section.
+    """
     if dialect == "postgresql":
         rows = yield Statement(
             "SELECT CAST(transaction_timestamp() AS VARCHAR),"
@@ -164,7 +169,9 @@ def look(dialect: Dialect, claim: Claim) -> Plan[Found]:
     else:
         mark = f"fencepost_{secrets.token_hex(6)}"
         yield Statement(f"SAVEPOINT {mark}", {})
-    fences = yield Statement(_READ_FENCE, claim.params("namespace", "resource"))
+    fences: list[Row] = []
+    if and_fence:
+        fences = yield Statement(_READ_FENCE, claim.params("namespace", "resource"))
     effects = yield Statement(_READ_EFFECT, claim.params("namespace", "effect_key"))
     return Found(effects[0] if effects else None, fences[0] if fences else None, mark)
 

@@ -31,10 +31,10 @@ local function mint()
   if token < us then token = us end
   return fmt('%.0f', token)
 end
-local function count(name, kind)
+local function count(name, kind, n)
   local t = tally[name]
   if not t then t = {} tally[name] = t end
-  t[kind] = (t[kind] or 0) + 1
+  t[kind] = (t[kind] or 0) + (n or 1)
 end
 local function ring(queue) rings[queue] = (rings[queue] or 0) + 1 end
 -- An event: name, job id, kind, then what is known of: token nonce attempt reason resource. Tab-separated.
@@ -73,7 +73,7 @@ local function trim_events()
     local new = cap - math.max(archived, tonumber(a[3]) or 0)
     if new > 0 then
       call('HSET', META, 'dropped_to', int(cap))
-      tally['events_dropped'] = {ledger = new}
+      count('events_dropped', 'ledger', new)
     end
   end
   call('XTRIM', EVENTS, 'MINID', '~', int(floor))

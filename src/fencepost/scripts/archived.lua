@@ -11,11 +11,7 @@ local done, lost = tonumber(ARGV[1]), tonumber(ARGV[2])
 if done > seq then return {'AHEAD', int(seq)} end
 local known = call('HGET', META, 'archived')
 if known ~= ARGV[1] then
-  if lost > 0 then
-    local t = {}
-    tally['events_lost'] = t
-    t['ledger'] = lost
-  end
+  if lost > 0 then count('events_lost', 'ledger', lost) end
   call('HSET', META, 'archived', ARGV[1], 'event_cap', ARGV[3])
   commit(false)
 end

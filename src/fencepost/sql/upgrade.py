@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -113,6 +114,9 @@ def _known(found: str) -> None:
 
 
 def _run(connection: Connection) -> None:
+    told = logging.getLogger("alembic")
+    if told.level == logging.NOTSET:  # it tells of each plugin on INFO: nothing that belongs into an application's log
+        told.setLevel(logging.WARNING)
     from alembic import command
     from alembic.config import Config
 

@@ -105,7 +105,7 @@ class Books(threading.Thread):
             self._open_ledger()
         assert self._archiver is not None
         copied = self._archiver.copy_some()
-        if copied.epoch != self._epoch and self._epoch:  # Redis came back older or empty: everything is compared
+        if copied.rewound or self._epoch not in (0, copied.epoch):  # Redis came back older or empty
             # At once by the one who saw it first; later by the others, in case that one is no more.
             wait_s = 0.0 if copied.rewound else random.uniform(*_OTHERS_COMPARE_IN_S)
             self._everything, self._reconcile.due_at_s = True, time.monotonic() + wait_s
