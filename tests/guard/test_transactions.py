@@ -83,18 +83,6 @@ async def test_every_isolation_level_does_the_work_once_and_refuses_the_late_one
     await engine.dispose()
 
 
-async def test_an_open_section_does_not_hold_up_the_next_holder_even_where_reads_lock(shared_base, run):
-    """MariaDB locks what a transaction reads at SERIALIZABLE; the fence row is not among it before the end."""
-    base = shared_base("mariadb")
-    engine = create_async_engine(base.url.replace("+pymysql", "+aiomysql"), isolation_level="SERIALIZABLE")
-    newer = Writer(token=11, nonce="n-newer", job_id="j2")
-    with pytest.raises(StaleToken):
-        async with run.guarded(engine):
-            await newer.guarded(engine).call(_nothing)
-    assert [row[0] for row in base.effects] == ["j2:invoice"]
-    await engine.dispose()
-
-
 @pytest.mark.parametrize("name", ["postgresql", "mariadb"])
 async def test_a_new_holder_waits_for_a_commit_that_was_verified_before_it_came(name, shared_base, run):
     """Between the verification of the old one and its COMMIT the row is locked: what the new one reads is settled."""

@@ -156,8 +156,8 @@ def look(dialect: Dialect, claim: Claim, and_fence: bool) -> Plan[Found]:
     """Begin a section: mark its transaction, limit how long it may stand still, read what is there.
 
     and_fence: also the fence, so that a holder who has not installed, or is late already, does no work for nothing.
-    Without it nothing of the fence is touched before the end: MySQL locks even what it only reads at SERIALIZABLE, and
-    the next holder would wait for this section.
+    Nothing is locked by it, except at SERIALIZABLE on MySQL, where a plain SELECT locks what it reads: sections then
+    wait for each other, and are repeated as victims of deadlocks. READ COMMITTED is enough for the fence.
     """
     if dialect == "postgresql":
         rows = yield Statement(
