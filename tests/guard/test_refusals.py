@@ -5,13 +5,14 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
 
 import psycopg
 import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
-from sqlalchemy.orm import scoped_session, sessionmaker
+from sqlalchemy.orm import DeclarativeBase, scoped_session, sessionmaker
 
 from fencepost import fence
 from fencepost.errors import ConfigurationError
@@ -187,6 +188,73 @@ def test_a_context_manager_of_a_session_is_a_factory_and_is_left(engine, sqlite_
         at_once(put(effect.session, "x"))
     assert sqlite_base.done == ["x"]
     assert left == [effect.session]
+
+
+async def test_an_asynchronous_context_manager_and_an_async_function_are_factories(sqlite_base, run):
+    engine = create_async_engine(sqlite_base.url.replace("sqlite:", "sqlite+aiosqlite:"))
+    left = []
+
+    @asynccontextmanager
+    async def managed():
+        async with engine.connect() as made:
+            yield made
+        left.append(made)
+
+    async def made():
+        return async_sessionmaker(engine)()
+
+    for number, factory in enumerate((managed, made)):
+        async with run.guarded(factory, f"k{number}") as effect:
+            await put(effect.session, f"x{number}")
+    assert sqlite_base.done == ["x0", "x1"]
+    assert len(left) == 1
+    with pytest.raises(ConfigurationError, match="It is asynchronous: write `async with`"):
+        enter(run.guarded(managed))
+    await engine.dispose()
+
+
+async def test_a_synchronous_context_manager_is_refused_on_the_event_loop(engine, run):
+    @contextmanager
+    def managed():
+        raise AssertionError("entered")
+        yield
+
+    with pytest.raises(ConfigurationError, match="It is synchronous: write `with`"):
+        async with run.guarded(managed):
+            raise AssertionError("entered")
+
+
+def test_a_session_with_engines_for_its_classes_only_is_refused(engine, run):
+    class Model(DeclarativeBase):
+        pass
+
+    with pytest.raises(ConfigurationError, match="Give the session a `bind`"):
+        enter(run.guarded(sessionmaker(binds={Model: engine})))
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="sqlite3 has the modes of PEP 249 from Python 3.12 on")
+@pytest.mark.parametrize("autocommit", [True, False])
+def test_the_modes_of_newer_pythons_are_connections_too(autocommit, sqlite_base, run):
+    where, mode = file_of(sqlite_base.url), {"autocommit": autocommit}
+
+    def connect() -> sqlite3.Connection:
+        chosen: Any = mode  # unknown to the types of Python 3.11
+        return sqlite3.connect(where, **chosen)
+
+    with run.guarded(connect) as effect:
+        at_once(put(effect.session, "x"))
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            sqlite3.connect(where, timeout=0, isolation_level=None).execute("BEGIN IMMEDIATE")
+    assert sqlite_base.done == ["x"]
+    with pytest.raises(ZeroDivisionError):
+        run.guarded(connect, "other").call_sync(lambda effect: 1 / 0)
+    connection = connect()
+    if autocommit:
+        fence.install_sync(connection, run)
+    else:  # whether anything was done in the transaction that is always open, nobody can tell
+        with pytest.raises(ConfigurationError, match="open transaction"):
+            fence.install_sync(connection, run)
+    connection.close()
 
 
 def test_a_scoped_session_is_a_factory(engine, sqlite_base, run):

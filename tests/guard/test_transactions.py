@@ -240,6 +240,23 @@ def test_an_effect_inside_a_savepoint_that_was_undone_is_not_told(shared_base, r
     engine.dispose()
 
 
+def test_a_released_savepoint_is_no_commit(shared_base, run):
+    base = shared_base("postgresql")
+    engine = create_engine(base.url)
+    with sessionmaker(engine)() as session:
+        fence.install_sync(session, run)
+        with session.begin_nested(), fence.effect(session, run, "a"):
+            at_once(put(session, "x"))
+        assert run.notes == []
+        session.rollback()
+        assert (base.done, base.effects, run.notes) == ([], [], [])
+        with session.begin_nested(), fence.effect(session, run, "a"):
+            at_once(put(session, "x"))
+        session.commit()
+        assert run.notes == [("j1:a", True)]
+    engine.dispose()
+
+
 # -- connections are given back ---------------------------------------------------------------------------------
 
 

@@ -95,6 +95,8 @@ def test_a_token_from_before_a_bump_helps_nobody_else(partition, write):
     for key in (run, new):
         assert answer(key) == ("EXPIRED", "")
     [next_one] = partition.claim(queues=(queue,))
+    for token in (run.token, new.token):
+        assert answer(next_one.key._replace(token=token)) == ("STALE", next_one.token)
     second = bumped(partition, next_one.key)
     for key in (run, new):
         assert answer(key) == ("STALE", second.token)

@@ -7,7 +7,7 @@ import msgspec
 
 from fencepost.cli import output
 from fencepost.cli.session import Session, connected
-from fencepost.doctor import examination
+from fencepost.doctor import books, examination
 
 __all__ = ["doctor", "heal"]
 
@@ -17,7 +17,7 @@ __all__ = ["doctor", "heal"]
 @connected
 def doctor(session: Session, verbose: bool) -> int:
     """Check the server and, with --app, the settings of its kinds. Exit code 1 if a worker would refuse to start."""
-    found = session.run(examination(session.app, thorough=True))
+    found = session.run(examination(session.app, thorough=True)) + books(session.app)
     errors = sum(one.level == "error" for one in found)
     warnings = sum(one.level == "warning" for one in found)
     if session.as_json:

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING
 
 from redis.exceptions import ResponseError
 
+from fencepost.doctor.books import books
 from fencepost.doctor.finding import Finding, WorkerSettings
 from fencepost.doctor.kinds import kinds, served, settings_of
 from fencepost.doctor.server import PARTITIONS, clock, halves, partitions, scripts, server, standstill
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from fencepost.app import Fencepost
     from fencepost.driver import AsyncDriver
 
-__all__ = ["Finding", "WorkerSettings", "check_or_refuse", "examination", "examine"]
+__all__ = ["Finding", "WorkerSettings", "books", "check_or_refuse", "examination", "examine"]
 
 _log = logging.getLogger("fencepost.doctor")
 
@@ -30,7 +32,10 @@ _log = logging.getLogger("fencepost.doctor")
 def examination(
     app: Fencepost, settings: WorkerSettings | None = None, *, thorough: bool = False
 ) -> Plan[list[Finding]]:
-    """The whole examination as a plan, for either driver. thorough: also look for half states, 20,000 keys far."""
+    """The examination of Redis and the kinds as a plan, for either driver.
+
+    thorough: also look for half states, 20,000 keys far.
+    """
     about = settings or settings_of(app)
     store = app.link.store
     found = yield from server(store)
@@ -54,7 +59,8 @@ async def examine(
     app: Fencepost, settings: WorkerSettings | None = None, *, thorough: bool = False, give_up_s: float | None = None
 ) -> list[Finding]:
     """Return what was found, good and bad. Changes nothing. Raises RedisUnavailable where the server is away."""
-    return await run(app.link.asynchronous, examination(app, settings, thorough=thorough), give_up_s)
+    found = await run(app.link.asynchronous, examination(app, settings, thorough=thorough), give_up_s)
+    return found + await asyncio.to_thread(books, app)
 
 
 async def check_or_refuse(
@@ -72,6 +78,7 @@ async def check_or_refuse(
     """
     driver = driver or app.link.asynchronous
     found = await run(driver, examination(app, settings), give_up_s)
+    found += await asyncio.to_thread(books, app)
     for one in found:
         if one.level != "ok":
             level = logging.ERROR if one.level == "error" else logging.WARNING

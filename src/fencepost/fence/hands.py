@@ -71,7 +71,7 @@ class Hands:
         try:
             channel = channel_of(made)
             self.require(channel)
-            if channel.in_transaction():
+            if channel.in_transaction() and not channel.always_open:
                 raise ConfigurationError(
                     "factory",
                     "the connection that it gave has an open transaction, and the section has to open its own",

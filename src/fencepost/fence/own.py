@@ -48,6 +48,7 @@ def effect(connection: Any, holder: Holder, key: str, resource: str | None = Non
     key: names the effect within the job. resource: the one given to install. Leaving the block verifies, by a locking
     statement, that the holder is still the newest, and adds the effect row; the user commits soon after. Whatever this
     raises, the user's transaction must be rolled back, as it is where the error passes through `begin()` or `atomic()`.
+    The ledger hears of the effect after the commit of a Session, an AsyncSession or Django; the others do not tell.
     Raises ConfigurationError in autocommit mode or without install; StaleToken, LeaseExpired or LeaseLost where
     somebody else is the owner; SectionRepeat where all has to be done again from install; ResultRefused,
     TransactionEnded.

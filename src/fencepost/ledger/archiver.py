@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 from sqlalchemy import Connection, and_, select, update
@@ -33,6 +33,7 @@ from fencepost.store import Store
 __all__ = ["Archiver", "Copied", "Cursor"]
 
 T = TypeVar("T")
+_Known: TypeAlias = dict[tuple[Any, ...], int]
 _log = logging.getLogger("fencepost.ledger")
 _BATCH: Final = 4_000
 _FEWEST_ENTRIES: Final = 50
@@ -181,8 +182,8 @@ class Archiver:
             lost = sum(last - first + 1 for first, last, why in holes if why == "lost")
             for first, last, why in holes:
                 self._mark(connection, before.epoch, why, first, last)
-            if shared := [event.seq for event in rows if _identity(event) in known]:
-                self._note_shared(connection, before.epoch, max(shared))
+            if shared := [(event.seq, known[_identity(event)]) for event in rows if _identity(event) in known]:
+                self._note_shared(connection, before.epoch, *max(shared))
             self._write(connection, before.epoch, fresh, careful)
             last_seq = entries[-1].seq if entries else seen.tip if gone else before.seq
             print_ = entries[-1].fingerprint if entries else "" if gone else before.fingerprint
@@ -209,18 +210,18 @@ class Archiver:
 
     # -- what is written ----------------------------------------------------------------------------------
 
-    def _known(self, connection: Connection, before: Cursor, rows: Sequence[Event]) -> set[tuple[Any, ...]]:
-        """Which of the events were copied before, in an earlier epoch. Numbers above all copied ones need no look."""
+    def _known(self, connection: Connection, before: Cursor, rows: Sequence[Event]) -> _Known:
+        """Which of the events were copied before, and in which epoch. Numbers above all copied ones need no look."""
         if before.epoch == 1 or not rows or rows[0].seq > before.high:
-            return set()
+            return {}
         c = events.c
         found = connection.execute(
-            select(c.seq, c.at_ms, c.job_id, c.nonce).where(
+            select(c.seq, c.at_ms, c.job_id, c.nonce, c.epoch).where(
                 c.namespace == self.ledger.namespace, c.part == self.ledger.part,
                 c.seq.between(rows[0].seq, rows[-1].seq), c.epoch < before.epoch,
             )
         )  # fmt: skip
-        return {tuple(row) for row in found}
+        return {(seq, at_ms, job_id, nonce): epoch for seq, at_ms, job_id, nonce, epoch in found}
 
     def _write(self, connection: Connection, epoch: int, fresh: list[Event], careful: bool) -> None:
         head = (self.ledger.namespace, self.ledger.part, epoch)
@@ -247,11 +248,12 @@ class Archiver:
         row |= {"first_seq": first, "last_seq": last, "at_ms": now_ms()}
         connection.execute(insert_ignoring(connection, marks), [row])
 
-    def _note_shared(self, connection: Connection, epoch: int, seq: int) -> None:
-        """Remember how far this epoch tells the same story as those before it."""
+    def _note_shared(self, connection: Connection, epoch: int, seq: int, parent: int) -> None:
+        """Remember how far this epoch tells the same story as an older one: a copy of Redis may be of any of them."""
         c = marks.c
         which = and_(c.namespace == self.ledger.namespace, c.part == self.ledger.part, c.epoch == epoch)
-        connection.execute(update(marks).where(which, c.why == "rewind", c.last_seq < seq).values(last_seq=seq))
+        shorter = and_(which, c.why == "rewind", c.last_seq < seq)
+        connection.execute(update(marks).where(shorter).values(last_seq=seq, parent=parent))
 
 
 def job_rows(
@@ -287,7 +289,7 @@ def _was_rewound(cursor: Cursor, seen: View) -> bool:
     return entry is None or entry.seq != cursor.seq or entry.fingerprint != cursor.fingerprint
 
 
-def _holes(cursor: Cursor, entries: list[Entry], seen: View, known: set[tuple[Any, ...]]) -> list[tuple[int, int, str]]:
+def _holes(cursor: Cursor, entries: list[Entry], seen: View, known: _Known) -> list[tuple[int, int, str]]:
     """Numbers that are missing: (first, last, why). before: what went before the ledger was there; lost: the rest.
 
     A hole in front of an entry that was copied in an earlier epoch was counted there.

@@ -3,6 +3,7 @@ does the row say what the events say?"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -33,21 +34,29 @@ class Breaks:
 
     def __init__(self) -> None:
         self._holes: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        self._shared: dict[tuple[int, int], int] = {}
+        self._shared: dict[tuple[int, int], tuple[int, int]] = {}
         self._pruned: dict[tuple[int, int], int] = {}
 
-    def add(self, part: int, epoch: int, why: str, first: int, last: int) -> None:
+    def add(self, part: int, epoch: int, why: str, first: int, last: int, parent: int = 0) -> None:
         """Note one mark. Marks come in the order of their first number."""
         if why == "rewind":
-            self._shared[part, epoch] = last
+            self._shared[part, epoch] = (parent, last)
         elif why == "pruned":
             self._pruned[part, epoch] = last
         else:
             self._holes.setdefault((part, epoch), []).append((first, last))
 
     def start_of(self, part: int, epoch: int) -> int:
-        """The last number an epoch took over from those before it."""
-        return self._shared.get((part, epoch), 0)
+        """The last number an epoch took over from an older one."""
+        return self._shared.get((part, epoch), (0, 0))[1]
+
+    def story(self, part: int, epoch: int) -> Iterator[tuple[int, int]]:
+        """The epochs that an epoch goes on from, newest first, each with the last number that still belongs to it."""
+        last = sys.maxsize
+        while (part, epoch) in self._shared:
+            epoch, shared = self._shared[part, epoch]
+            last = min(last, shared)
+            yield epoch, last
 
     def unexplained(self, part: int, epoch: int, first: int, last: int) -> str:
         """Which of the numbers are missing without a reason, as text; "" if none."""
@@ -128,7 +137,7 @@ class _Walk:
         self._token = 0
         self._holder: tuple[int | None, str] | None = None
         self._generation = 1
-        self._past: list[tuple[int, Where, tuple[int | None, str] | None, int, int]] = []
+        self._past: dict[int, list[tuple[int, Where, tuple[int | None, str] | None, int, int]]] = {}
         self._done_in: dict[int, list[int]] = {}
 
     def through(self, rows: list[Any]) -> Iterator[Told]:
@@ -139,7 +148,8 @@ class _Walk:
             self._come_to(row)
             yield from self._step(row)
             self._seq = row.seq
-            self._past.append((row.seq, self._where, self._holder, self._token, self._generation))
+            stood = (row.seq, self._where, self._holder, self._token, self._generation)
+            self._past.setdefault(row.epoch, []).append(stood)
         for generation, epochs in self._done_in.items():
             if len(set(epochs)) > 1:
                 text = f"generation {generation} was done in the epochs {', '.join(map(str, sorted(set(epochs))))}"
@@ -154,16 +164,14 @@ class _Walk:
         self._part, self._epoch = row.part, row.epoch
 
     def _rewind(self, part: int, epoch: int) -> None:
-        """Go back to where the job stood when the epochs were still one story."""
-        for one in range(self._epoch + 1, epoch + 1):
-            shared = self._breaks.start_of(part, one)
-            while self._past and self._past[-1][0] > shared:
-                self._past.pop()
-            if self._past:
-                self._seq, self._where, self._holder, self._token, self._generation = self._past[-1]
-            else:
-                self._seq, self._holder, self._token, self._generation = 0, None, 0, 1
-                self._where = ANYWHERE if self._breaks.pruned(part) else NOWHERE
+        """Go back to where the job stood in the story that this epoch goes on with."""
+        for older, last in self._breaks.story(part, epoch):
+            for stood in reversed(self._past.get(older, [])):
+                if stood[0] <= last:
+                    self._seq, self._where, self._holder, self._token, self._generation = stood
+                    return
+        self._seq, self._holder, self._token, self._generation = 0, None, 0, 1
+        self._where = ANYWHERE if self._breaks.pruned(part) else NOWHERE
 
     def _step(self, row: Any) -> Iterator[Told]:
         name = row.name

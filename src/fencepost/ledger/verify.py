@@ -99,7 +99,7 @@ def _breaks(connection: Connection, namespace: str, report: _Report) -> Breaks:
     """Where numbers may be missing, as the archiver and prune noted it."""
     breaks = Breaks()
     for row in connection.execute(select(marks).where(marks.c.namespace == namespace).order_by(marks.c.first_seq)):
-        breaks.add(row.part, row.epoch, row.why, row.first_seq, row.last_seq)
+        breaks.add(row.part, row.epoch, row.why, row.first_seq, row.last_seq, row.parent or 0)
         if row.why in ("lost", "before"):
             report.verdict.gaps.append(Gap(row.epoch, row.first_seq, row.last_seq, row.why))
         if row.why == "lost":
@@ -148,15 +148,17 @@ def _by_resource(connection: Connection, namespace: str, report: _Report) -> Non
     ordered = statement.order_by(c.resource, c.part, c.epoch, c.seq)
     for (resource, _), rows in groupby(_stream(connection, ordered), key=lambda row: (row.resource, row.part)):
         report.counts["resources"] += 1
-        epoch, newest = 0, 0
+        epoch, newest, highest = 0, 0, 0
         for row in rows:
-            if row.epoch == epoch and row.token <= newest:
+            if row.epoch != epoch:
+                epoch, newest = row.epoch, 0
+            if row.token <= newest:
                 text = f"event {row.seq}: resource {resource} was given under token {row.token} after {newest}"
                 report.find("token_fell", row.job_id, text)
-            elif row.token <= newest:
-                text = f"event {row.seq}: after a rewind resource {resource} was given under token {row.token}"
-                report.note("token_fell_in_a_rewind", row.job_id, f"{text}, having had {newest}")
-            epoch, newest = row.epoch, max(newest, row.token)
+            elif row.token <= highest:
+                text = f"event {row.seq}: in epoch {epoch} resource {resource} was given under token {row.token}"
+                report.note("token_fell_in_a_rewind", row.job_id, f"{text}, having had {highest}")
+            newest, highest = max(newest, row.token), max(highest, row.token)
 
 
 def _by_effect(connection: Connection, namespace: str, report: _Report) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 from sqlalchemy import Connection, event, text
+from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
@@ -120,7 +121,16 @@ class AsyncAlchemyChannel(_Alchemy):
 
 
 def _bind(inner: Session | Connection) -> Any:
-    return inner.get_bind() if isinstance(inner, Session) else inner
+    if isinstance(inner, Connection):
+        return inner
+    try:
+        return inner.get_bind()
+    except UnboundExecutionError as error:
+        raise ConfigurationError(
+            "connection",
+            "the session has engines for its classes only, so where the tables of the guard are is unknown",
+            "Give the session a `bind`: the engine of the database whose effects are guarded.",
+        ) from error
 
 
 def _dialect(inner: Session | Connection) -> Dialect:
@@ -196,6 +206,8 @@ def _flush(inner: Session | Connection) -> None:
 
 
 def _tell(session: Session) -> None:
+    if session.in_nested_transaction():
+        return  # a savepoint was released: the transaction around it may still be undone
     notes = session.info[_NOTES]
     while notes:
         notes.pop(0)()

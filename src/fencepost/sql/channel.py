@@ -60,12 +60,14 @@ class Channel(ABC):
     """A connection of the user, whatever kind it is.
 
     dialect: MariaDB counts as mysql. asynchronous: whether the connection belongs to an event loop. held: the user's
-    own object.
+    own object. always_open: the driver opens the next transaction as soon as one ends, so nobody can tell whether
+    anything was done in it.
     """
 
     dialect: Dialect
     asynchronous: bool
     held: Any
+    always_open: bool = False
 
     @abstractmethod
     def in_transaction(self) -> bool:

@@ -42,9 +42,7 @@ class SqliteChannel(Channel):
 
     def __init__(self, held: Any) -> None:
         self.held = held
-
-    def _always_open(self) -> bool:
-        return getattr(self.held, "autocommit", None) is False  # Python 3.12: a new one begins as the last one ends
+        self.always_open = getattr(held, "autocommit", None) is False  # from Python 3.12 on
 
     def in_transaction(self) -> bool:
         return bool(self.held.in_transaction)
@@ -52,7 +50,7 @@ class SqliteChannel(Channel):
     def autocommit(self) -> bool:
         if getattr(self.held, "autocommit", None) is True:
             return True
-        return self.held.isolation_level is None and not self._always_open()
+        return self.held.isolation_level is None and not self.always_open
 
     async def perform(self, statement: Statement) -> list[Row]:
         cursor = self.held.cursor()
@@ -64,7 +62,7 @@ class SqliteChannel(Channel):
         return [tuple(value.decode() if isinstance(value, bytes) else value for value in row) for row in rows]
 
     async def begin(self) -> None:
-        if self._always_open():
+        if self.always_open:
             self.held.rollback()  # it is fresh from its factory: only what it began by itself is open
         else:
             self.held.execute("BEGIN IMMEDIATE")
@@ -75,13 +73,13 @@ class SqliteChannel(Channel):
         await self.perform(lock)
 
     async def commit(self) -> None:
-        if self._always_open():
+        if self.always_open:
             self.held.commit()
         else:
             self.held.execute("COMMIT")  # commit() does nothing where autocommit is True
 
     async def rollback(self) -> None:
-        if self._always_open():
+        if self.always_open:
             self.held.rollback()
         elif self.held.in_transaction:
             self.held.execute("ROLLBACK")
@@ -207,5 +205,5 @@ class DjangoChannel(Channel):
 
     def after_commit(self, tell: Any) -> bool:
         transaction: Any = sys.modules["django.db.transaction"]
-        transaction.on_commit(tell, using=self.held.alias, robust=True)
+        transaction.on_commit(tell, using=self.held.alias)
         return True

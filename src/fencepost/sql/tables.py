@@ -155,6 +155,7 @@ marks: Final = Table(
     Column("why", _key(20), primary_key=True, comment="before, lost, rewind or pruned: why numbers do not go on"),
     Column("first_seq", BigInteger, primary_key=True, autoincrement=False),
     Column("last_seq", BigInteger, nullable=False, comment="of a rewind: the last number shared with older epochs"),
+    Column("parent", Integer, comment="of a rewind: the epoch in which that last number was told"),
     Column("at_ms", BigInteger, nullable=False, comment="when it was found, by the clock of the host"),
 )
 

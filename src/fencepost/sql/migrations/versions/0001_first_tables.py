@@ -180,6 +180,9 @@ def _marks() -> None:
         sa.Column(
             "last_seq", sa.BigInteger(), nullable=False, comment="of a rewind: the last number shared with older epochs"
         ),
+        sa.Column(
+            "parent", sa.Integer(), nullable=True, comment="of a rewind: the epoch in which that last number was told"
+        ),
         sa.Column("at_ms", sa.BigInteger(), nullable=False, comment="when it was found, by the clock of the host"),
         sa.PrimaryKeyConstraint("namespace", "part", "epoch", "why", "first_seq"),
     )
