@@ -62,6 +62,10 @@ class Relay:
                 stop.wait(wait_s * (0.5 + random.random()))
         return total
 
+    def close(self) -> None:
+        """Close the connections to the database; a later step opens new ones."""
+        self._publisher.table.engine.dispose()
+
     def waiting(self) -> Waiting:
         """How much is left to publish."""
         return self._publisher.table.waiting()

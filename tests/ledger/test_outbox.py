@@ -259,6 +259,18 @@ def test_without_an_outbox_nothing_can_be_enqueued_in_a_transaction(url: str, na
     connection.close()
 
 
+def test_a_durable_job_without_a_ledger_is_refused_before_a_row_is_written(url: str, namespace: str, sqlite_url: str):
+    upgrade(sqlite_url)
+    app = Fencepost(url, namespace=namespace, outbox=sqlite_url)
+    handler = app.job(kind="invoice")(lambda order_id: None)
+    engine = create_engine(sqlite_url)
+    with engine.begin() as connection, pytest.raises(ConfigurationError, match="the application has no ledger"):
+        handler.options(durability="ledger").enqueue_in_sync(connection, order_id=1)
+    assert rows(engine) == []
+    engine.dispose()
+    app.close_sync()
+
+
 def test_a_database_without_the_table_names_the_command(url: str, namespace: str, sqlite_url: str):
     app = Fencepost(url, namespace=namespace, outbox=sqlite_url)
     handler = app.job(kind="invoice")(lambda order_id: None)

@@ -13,6 +13,7 @@ import redis as redis_py
 from sqlalchemy import Engine, create_engine, select, update
 
 from fencepost import Fencepost
+from fencepost.codec import spec_to_text
 from fencepost.embedded import EmbeddedServer
 from fencepost.outbox.table import HELD
 from fencepost.relay import Relay
@@ -69,8 +70,6 @@ def open_rows(engine: Engine) -> int:
 
 def fill(app: Fencepost, engine: Engine, jobs: int) -> list[str]:
     """Write rows as a process does that dies at its commit: nobody is told."""
-    from fencepost.codec import spec_to_text
-
     specs = [app.handler("invoice").prepare(order_id=number).spec for number in range(jobs)]
     rows = [
         {"job_id": one.id, "namespace": app.namespace, "spec": spec_to_text(one), "created_at_ms": now_ms(), "tries": 0}
@@ -241,3 +240,58 @@ class TestWhatNobodyCanTell:
         assert app.outbox is not None
         assert app.outbox.table.clear(86_400_000) == 0
         assert app.outbox.table.clear(-1_000) == 3
+
+
+class TestDurable:
+    """Jobs of the outbox that go to the ledger first."""
+
+    def fill(self, app: Fencepost, engine: Engine, jobs: int, **options: Any) -> list[str]:
+        prepared = app.handler("invoice").options(durability="ledger", **options)
+        specs = [prepared.prepare(order_id=number).spec for number in range(jobs)]
+        head = {"namespace": app.namespace, "created_at_ms": 1, "tries": 0}
+        with engine.begin() as connection:
+            connection.execute(outbox.insert(), [{"job_id": x.id, "spec": spec_to_text(x), **head} for x in specs])
+        return [one.id for one in specs]
+
+    def test_the_ledger_has_them_and_not_those_that_became_another_job(
+        self, engine: Engine, url: str, namespace: str, shop: str, sqlite_url: str
+    ):
+        app = new_app(url, namespace, shop, ledger=sqlite_url)
+        first, second = self.fill(app, engine, 2, dedup="same")
+        assert relay_of(app).step().sent == 2
+        assert app.ledger is not None
+        known = {job_id: app.ledger.job(job_id) for job_id in (first, second)}
+        assert sorted(job is None for job in known.values()) == [False, True]
+        app.close_sync()
+
+    def test_while_the_ledger_is_away_they_wait_and_hold_up_nobody(
+        self, engine: Engine, redis: redis_py.Redis, url: str, namespace: str, shop: str, sqlite_url: str
+    ):
+        away = new_app(url, namespace, shop, ledger="sqlite:////nowhere/at/all.sqlite")
+        self.fill(away, engine, 500)
+        relay = relay_of(away)
+        done = relay.step()
+        assert (done.sent, done.failed, "open" in done.away) == (0, 500, True)
+        fill(away, engine, 3)
+        assert relay.step().sent == 3
+        with engine.connect() as connection:
+            assert set(connection.execute(select(outbox.c.tries)).scalars()) == {0, 1}
+        back = new_app(url, namespace, shop, ledger=sqlite_url)
+        assert relay_of(back).step().sent == 500  # old as they are: it is certain that Redis never had them
+        assert enqueued(redis, back) == 503
+        away.close_sync()
+        back.close_sync()
+
+    def test_what_the_ledger_knows_as_done_is_not_pushed_again(
+        self, engine: Engine, redis: redis_py.Redis, url: str, namespace: str, shop: str, sqlite_url: str
+    ):
+        app = new_app(url, namespace, shop, ledger=sqlite_url)
+        [job_id] = self.fill(app, engine, 1)
+        assert app.ledger is not None
+        app.ledger.accept([app.handler("invoice").options(job_id=job_id).prepare(order_id=0).spec])
+        with app.ledger.begin("test") as connection:
+            connection.exec_driver_sql("UPDATE fencepost_jobs SET state = 'done', finished_at_ms = 9000000000000")
+        assert relay_of(app).step().sent == 1
+        assert enqueued(redis, app) == 0
+        assert open_rows(engine) == 0
+        app.close_sync()

@@ -69,7 +69,7 @@ class Prompt:
             with self._changed:
                 while not (ready := self._ready()):
                     if self._closing:
-                        return
+                        return self._publisher.table.engine.dispose()
                     wait_s = self._due[0][0] - time.monotonic() if self._due else None
                     self._changed.wait(wait_s)
             self._publish(ready)

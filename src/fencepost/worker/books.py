@@ -91,6 +91,11 @@ class Books(threading.Thread):
             self._over.wait(max(0.0, soonest - time.monotonic()))
         self._last_words()
         self._driver.close()
+        # Whoever closed the application may have done so before this thread came to its end.
+        if self._archiver is not None:
+            self._archiver.ledger.close()
+        if self._relay is not None:
+            self._relay.close()
 
     def stop(self, wait_s: float = _LAST_WORDS_S + 1) -> None:
         """Copy what is there, within two seconds, and end. Blocks at most wait_s."""
