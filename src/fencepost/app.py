@@ -121,7 +121,7 @@ class Fencepost:
         """
         url = os.environ.get("FENCEPOST_REDIS_URL")
         for name in ("ledger", "outbox"):
-            if (said := os.environ.get(f"FENCEPOST_{name.upper()}_URL")) is not None:
+            if said := os.environ.get(f"FENCEPOST_{name.upper()}_URL"):
                 settings.setdefault(name, said)
         return cls(url, **settings) if url else cls.embedded(**settings)
 

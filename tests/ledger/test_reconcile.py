@@ -11,6 +11,7 @@ from sqlalchemy import update
 from fencepost.job import JobSpec
 from fencepost.ledger import Archiver, Ledger
 from fencepost.ledger.reconcile import Reconciled, Reconciler
+from fencepost.ledger.verify import verify
 from fencepost.sql.tables import effects, jobs
 from fencepost.store import RunKey
 from tests.support.partition import Partition
@@ -59,6 +60,8 @@ class Scene:
         reconciler = Reconciler(self.ledger, self.partition.store, self.partition.driver, quiet_s=quiet_s)
         report = reconciler.run(**{"everything": True, **options})
         self.archiver.copy_all()
+        verdict = verify(self.ledger)
+        assert verdict.ok, verdict.findings
         return report
 
     def known(self, job_id: str) -> tuple[str, int]:

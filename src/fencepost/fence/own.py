@@ -81,7 +81,6 @@ class OwnEffect:
         self._claim: statements.Claim
         self._effect: Effect
         self._mark = ""
-        self._transaction: object = None
         self._stored: str | None = None
 
     async def __aenter__(self) -> Effect:
@@ -112,7 +111,7 @@ class OwnEffect:
             if channel.dialect == "sqlite":
                 await channel.become_writer(statements.writer_lock(claim))
             found = await channel.follow(statements.look(channel.dialect, claim, True))
-        self._channel, self._claim, self._mark, self._transaction = channel, claim, found.mark, channel.mark()
+        self._channel, self._claim, self._mark = channel, claim, found.mark
         if found.effect is not None:
             self._stored = found.effect[2]
             self._effect = Effect(False, section.from_text(self._stored), self._connection, claim.effect_key)
@@ -137,8 +136,6 @@ class OwnEffect:
             return
         self._stored = section.as_text(done.result, self._key)
         await channel.flush()
-        if channel.mark() is not self._transaction:
-            raise TransactionEnded(done.key)
         self._holder.check()
         with self._repeated():
             verdict = await channel.follow(statements.conclude(channel.dialect, self._claim, self._mark, self._stored))

@@ -140,7 +140,6 @@ class Section:
         self._claim: Claim
         self._effect: Effect
         self._mark = ""
-        self._transaction: object = None
         self._stored: str | None = None
 
     async def enter(self) -> Effect:
@@ -153,7 +152,6 @@ class Section:
             await channel.begin()
             if channel.dialect == "sqlite":
                 await channel.become_writer(statements.writer_lock(self._claim))
-            self._transaction = channel.mark()
             found = await channel.follow(statements.look(channel.dialect, self._claim, False))
         except BaseException as error:
             await self._undo()
@@ -195,8 +193,6 @@ class Section:
     async def _verdict(self, channel: Channel) -> Verdict:
         self._stored = as_text(self._effect.result, self._name)
         await channel.flush()
-        if channel.mark() is not self._transaction:
-            return Verdict("ended", 0)
         self._holder.check()
         try:
             return await channel.follow(statements.conclude(channel.dialect, self._claim, self._mark, self._stored))

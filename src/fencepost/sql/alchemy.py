@@ -49,9 +49,6 @@ class _Alchemy(Channel):
     def autocommit(self) -> bool:
         return _autocommit(_bind(self.inner))
 
-    def mark(self) -> object:
-        return self.inner.get_transaction()
-
     def after_commit(self, tell: Callable[[], None]) -> bool:
         if not isinstance(self.inner, Session):
             return False

@@ -108,10 +108,6 @@ class Channel(ABC):
         """
         await self.perform(lock)
 
-    def mark(self) -> object:
-        """What is the same as long as the same transaction is open, where the connection can say it; else None."""
-        return None
-
     def after_commit(self, tell: Any) -> bool:
         """Call `tell()` once when the user's transaction has committed. Returns False where nobody would notice."""
         return False
