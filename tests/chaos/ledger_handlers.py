@@ -47,7 +47,7 @@ def is_open(gate: str) -> bool:
     return not gate or (folder / gate).exists()
 
 
-# A rewind that takes back an outcome leaves a lease that nobody renews, and that counts as a crash: here there are many.
+# A rewind that takes back an outcome leaves a lease that nobody renews, and that counts as a crash: here are many.
 @app.job(resource="account:{account}", retry=AGAIN, durability="ledger", timeout=30, max_crashes=1000)
 def invoice(run: Run, order_id: int, account: int, ms: int = 0, gate: str = "", after: str = "") -> int:
     """Read the balance, work, write invoice and balance. gate: inside the transaction; after: behind its commit."""

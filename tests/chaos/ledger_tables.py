@@ -5,7 +5,8 @@ TABLES = (
     "CREATE TABLE balances (account INTEGER PRIMARY KEY, cents BIGINT NOT NULL, bookings INTEGER NOT NULL)",
     # What the SQL side saw of tokens: a row wherever one fell.
     "CREATE TABLE fallen (resource TEXT NOT NULL, was BIGINT NOT NULL, became BIGINT NOT NULL)",
-    "CREATE FUNCTION watch() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF NEW.token < OLD.token THEN"
-    " INSERT INTO fallen VALUES (NEW.resource, OLD.token, NEW.token); END IF; RETURN NEW; END $$",
+    """CREATE FUNCTION watch() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    IF NEW.token < OLD.token THEN INSERT INTO fallen VALUES (NEW.resource, OLD.token, NEW.token); END IF;
+    RETURN NEW; END $$""",
     "CREATE TRIGGER watch AFTER UPDATE ON fencepost_fences FOR EACH ROW EXECUTE FUNCTION watch()",
 )

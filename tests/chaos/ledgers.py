@@ -1,4 +1,4 @@
-"""What the tests with a ledger share: a stage whose handlers write to PostgreSQL, and the questions asked at the end."""
+"""What the tests with a ledger share: a stage whose handlers write to PostgreSQL, and what is asked at the end."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from sqlalchemy import Engine, create_engine, text
 
 from fencepost.embedded import EmbeddedServer
 from fencepost.keys import Keys
+from fencepost.ledger import Ledger
+from fencepost.ledger.verify import verify
 from fencepost.sql.tables import METADATA
 from tests.chaos.harness import Stage
 from tests.chaos.ledger_tables import TABLES
@@ -56,6 +58,13 @@ class Books:
     def fallen(self) -> list[Any]:
         """Where a token at the SQL side went down."""
         return self.rows("SELECT * FROM fallen")
+
+    def proved(self) -> None:
+        """The offline checker finds nothing wrong in the ledger."""
+        ledger = Ledger(self.url, "own")
+        verdict = verify(ledger)
+        ledger.close()
+        assert verdict.ok, verdict
 
     def close(self) -> None:
         self.engine.dispose()

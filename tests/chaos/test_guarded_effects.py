@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fencepost.embedded import EmbeddedServer
+from fencepost.ledger import Ledger
 from tests.chaos.harness import Stage
 from tests.chaos.ledgers import Books, stage_with_books
 from tests.support import wait_until
@@ -65,8 +66,6 @@ def test_a_worker_frozen_inside_its_transaction_blocks_nobody_for_longer_than_it
 
 def test_a_worker_frozen_before_its_commit_and_woken_later_is_refused_and_the_refusal_is_told(shop, books):
     """The headline: stale at the SQL side, rolled back, counted, and in the ledger."""
-    from fencepost.ledger import Ledger
-
     shop.start(2)
     job = shop.kinds.invoice.enqueue_sync(order_id=3, account=3, gate="go")
     frozen = shop.holder("order3")
@@ -84,3 +83,4 @@ def test_a_worker_frozen_before_its_commit_and_woken_later_is_refused_and_the_re
     wait_until(lambda: (row := ledger.job(job.id)) is not None and row.state == "done", 20)
     wait_until(lambda: "effect" in {event.name for event in ledger.history(job.id)}, 20)
     ledger.close()
+    books.proved()
