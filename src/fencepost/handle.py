@@ -55,7 +55,9 @@ class Job(Generic[R]):
         record = await self._link.asynchronous.run(self._link.store.job(self.id))
         if record is not None or self._link.recall is None:
             return _found(self.id, record)
-        record = _found(self.id, await asyncio.to_thread(self._link.recall, self.id))
+        record = await asyncio.to_thread(self._link.recall, self.id)
+        if record is None:  # it may have come from the outbox into Redis since Redis was asked
+            record = _found(self.id, await self._link.asynchronous.run(self._link.store.job(self.id)))
         owner = _owner(record)
         return record if owner is None else await Job[R](self._link, owner, "").status()
 
@@ -64,7 +66,9 @@ class Job(Generic[R]):
         record = self._link.synchronous.run(self._link.store.job(self.id))
         if record is not None or self._link.recall is None:
             return _found(self.id, record)
-        record = _found(self.id, self._link.recall(self.id))
+        record = self._link.recall(self.id)
+        if record is None:
+            record = _found(self.id, self._link.synchronous.run(self._link.store.job(self.id)))
         owner = _owner(record)
         return record if owner is None else Job[R](self._link, owner, "").status_sync()
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,20 @@ def shop(own_server: EmbeddedServer, books: Books, tmp_path: Path) -> Iterator[S
     stage = stage_with_books(own_server, books, tmp_path / "stage", 1)
     yield stage
     stage.end()
+
+
+@contextmanager
+def archiver(server: EmbeddedServer, books: Books) -> Iterator[None]:
+    """`fencepost ledger run` as a process of its own, killed at the end of the block."""
+    command = [sys.executable, "-m", "fencepost", "ledger", "run", "--url", server.url, "--namespace", "own"]
+    process = subprocess.Popen(
+        [*command, "--ledger", books.url], cwd=ROOT, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    )
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
 
 
 def grow(books: Books) -> None:
@@ -76,27 +91,20 @@ def test_an_archiver_that_is_killed_fifty_times_copies_every_event_once(shop, bo
 
     producer = threading.Thread(target=produce)
     producer.start()
-    command = [sys.executable, "-m", "fencepost", "ledger", "run", "--url", own_server.url, "--namespace", "own"]
     seen = 0
     try:
         for _ in range(50):
-            process = subprocess.Popen(
-                [*command, "--ledger", books.url], cwd=ROOT, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-            )
-            grow(books)
-            stop.wait(shop.draw.random() * 0.05)
-            process.kill()
-            process.wait()
+            with archiver(own_server, books):
+                grow(books)
+                stop.wait(shop.draw.random() * 0.05)
             seen += 1
     finally:
         stop.set()
         producer.join()
     assert seen == 50
     client = raw_client(own_server.url)
-    last = subprocess.Popen([*command, "--ledger", books.url], cwd=ROOT, stderr=subprocess.DEVNULL)
-    wait_until(lambda: copied(books, "own") == told(client, "own"), 60)
-    last.kill()
-    last.wait()
+    with archiver(own_server, books):
+        wait_until(lambda: copied(books, "own") == told(client, "own"), 60)
     assert max(copied(books, "own").values()) == 1
     assert len(told(client, "own")) > 500, "void: hardly anything happened"
 

@@ -65,6 +65,17 @@ async def test_a_commit_that_never_arrived_lets_the_error_pass_and_has_written_n
     assert base.done == ["again"]
 
 
+async def test_an_effect_that_another_committed_since_counts_and_ours_is_known_to_be_undone(
+    kind, base, factory, run, proxy
+):
+    proxy.meanwhile = lambda: base.effect("j1:invoice", '"theirs"')
+    effect = await kind.through(run.guarded(factory), breaks(proxy, "before", result="ours"))
+    assert proxy.hits == ["before"]
+    assert (effect.first, effect.result) == (False, "theirs")
+    assert base.done == []
+    assert run.notes == [("j1:invoice", False)]
+
+
 async def test_the_question_waits_for_a_commit_that_is_still_on_its_way(kind, base, factory, run, proxy):
     """The connection is gone, its COMMIT reaches the server later: an answer before that would be a guess."""
 

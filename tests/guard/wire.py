@@ -20,9 +20,10 @@ Fault = Literal["", "before", "after", "held", "away"]
 class CommitProxy:
     """Carries bytes to the server of a URL until a client sends COMMIT while a fault is set; used up by that.
 
-    before: the connection is reset, the server sees no COMMIT. after: the server commits, then the connection is reset
-    in place of its answer. held: the connection is reset, and the server gets its COMMIT when `release()` is called.
-    away: as after, and nobody can connect any more. url: where clients connect; of the given one otherwise.
+    before: the server sees no COMMIT; `meanwhile` is called when it has lost the connection; then it is reset.
+    after: the server commits, then the connection is reset in place of its answer. held: the connection is reset, and
+    the server gets its COMMIT when `release()` is called. away: as after, and nobody can connect any more. url: where
+    clients connect; of the given one otherwise.
     """
 
     def __init__(self, url: str) -> None:
@@ -32,6 +33,7 @@ class CommitProxy:
         self._server = (given.host, given.port)
         self.fault: Fault = ""
         self.hits: list[str] = []
+        self.meanwhile: Callable[[], None] = lambda: None
         self._released = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._open: list[socket.socket] = []
@@ -94,6 +96,9 @@ class CommitProxy:
         if fault == "away":
             self._listener.shutdown(socket.SHUT_RDWR)
             self._listener.close()
+        if fault == "before":
+            link.hang_up()
+            self.meanwhile()
         if fault in ("before", "held"):
             link.reset()
         if fault == "held":
@@ -102,8 +107,7 @@ class CommitProxy:
             link.server.sendall(data)
             link.answered.wait(10)
         link.reset()
-        with contextlib.suppress(OSError):
-            link.server.shutdown(socket.SHUT_RDWR)  # close() alone does nothing while the other thread reads
+        link.hang_up()
 
 
 class _Link:
@@ -123,6 +127,10 @@ class _Link:
         if not self.cut.is_set():
             with contextlib.suppress(OSError):
                 self.client.shutdown(socket.SHUT_RDWR)
+
+    def hang_up(self) -> None:
+        with contextlib.suppress(OSError):
+            self.server.shutdown(socket.SHUT_RDWR)  # close() alone does nothing while the other thread reads
 
     def reset(self) -> None:
         with contextlib.suppress(OSError):

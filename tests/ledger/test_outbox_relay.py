@@ -129,6 +129,20 @@ class TestKilled:
         assert enqueued(redis, app) == 2
 
 
+def test_a_job_that_is_published_while_its_status_is_asked_for_is_found(app: Fencepost, engine: Engine):
+    """Redis is asked, then the outbox: in between the job goes from here to there."""
+    [job_id] = fill(app, engine, 1)
+    relay, recall = relay_of(app), app.link.recall
+    assert recall is not None
+
+    def late(wanted: str) -> Any:
+        assert relay.step().sent == 1
+        return recall(wanted)
+
+    app.link.recall = late
+    assert app.get(job_id).status_sync().state == "queued"
+
+
 class TestSeveralRelays:
     def test_two_at_once_publish_each_job_once(self, app: Fencepost, engine: Engine, redis: redis_py.Redis):
         ids = fill(app, engine, 700)

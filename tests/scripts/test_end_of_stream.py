@@ -116,8 +116,10 @@ def test_what_goes_beyond_the_cap_is_counted_to_the_last_event(partition, cap):
 
 
 def test_the_entry_at_the_ledgers_cursor_stays_so_that_a_rewind_can_be_told_from_a_gap(partition):
+    """Entry by entry over more than a node of the stream: Redis trims by whole nodes, which would hide an error."""
     tail = Tail(partition, 150_000)
-    partition.archived(30_000)
-    tail.go_on(20)
-    assert 30_000 - SLACK < tail.first() <= 30_000
-    assert 30_000 in tail.numbers()
+    for cursor in range(30_000, 36_000 + Tail.STEP, Tail.STEP):
+        partition.archived(cursor)
+        tail.go_on(20)
+        assert partition.redis.xrange(partition.keys.events, cursor, cursor), cursor
+    assert cursor - SLACK < tail.first() <= cursor

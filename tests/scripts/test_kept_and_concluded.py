@@ -109,7 +109,9 @@ def test_what_waited_behind_a_concluded_run_gets_its_place(partition):
     run = partition.put("processing", resource="thing")
     next_one = partition.job(resource="thing")
     partition.claim()
+    partition.redis.delete(partition.keys.bell("default"))
     assert partition.conclude(run.job_id).word == "CONCLUDED"
+    assert partition.redis.llen(partition.keys.bell("default")) == 1, "an idle worker is woken for it"
     assert [one.job_id for one in partition.claim()] == [next_one]
 
 

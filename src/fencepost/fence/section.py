@@ -102,7 +102,7 @@ async def install(hands: Hands, holder: Holder, channel: Channel, name: str, res
         claim = claim_of(holder, name, resource)
         verdict = await _install_once(hands, channel, claim)
         if verdict.word == "mine":
-            return claim._replace(token=verdict.token)
+            return claim
         with told(holder):
             await hands.bump(holder, verdict.token, "install")
         emit(_log, logging.INFO, "token_raised", job_id=holder.job_id, floor=verdict.token, fencing_token=holder.token)

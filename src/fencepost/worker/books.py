@@ -38,26 +38,35 @@ _OTHERS_COMPARE_IN_S: Final = (5.0, 30.0)
 BATCH: Final = 500
 
 
+class _Side:
+    """What duties need and cannot always reach. failing: the duties that could not; told when the first one is, and
+    when none is any more."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.failing = name, set[str]()
+
+
 class _Duty:
     """One thing to do again and again. work: does a step and returns in how many seconds it wants the next."""
 
-    def __init__(self, name: str, what: str, work: Callable[[], float]) -> None:
-        self.name, self._what, self._work = name, what, work
-        self.due_at_s, self._wait_s, self._away = time.monotonic(), 0.5, False
+    def __init__(self, name: str, side: _Side, work: Callable[[], float]) -> None:
+        self.name, self._side, self._work = name, side, work
+        self.due_at_s, self._wait_s = time.monotonic(), 0.5
 
     def step(self) -> None:
         try:
             wait_s = self._work()
         except Exception as error:  # noqa: BLE001 - the books must not end, whatever a driver or a database raises
             self._wait_s = wait_s = min(self._wait_s * 2, _LONGEST_WAIT_S)
-            if not self._away:
+            if not self._side.failing:
                 cause = str(error) if isinstance(error, FencepostError) else f"{type(error).__name__}: {error}"
-                emit(_log, logging.ERROR, f"{self._what}_away", duty=self.name, cause=cause[:300])
-            self._away = True
+                emit(_log, logging.ERROR, f"{self._side.name}_away", duty=self.name, cause=cause[:300])
+            self._side.failing.add(self.name)
         else:
-            if self._away:
-                emit(_log, logging.WARNING, f"{self._what}_back", duty=self.name)
-            self._away, self._wait_s = False, 0.5
+            if self._side.failing == {self.name}:
+                emit(_log, logging.WARNING, f"{self._side.name}_back", duty=self.name)
+            self._side.failing.discard(self.name)
+            self._wait_s = 0.5
         self.due_at_s = time.monotonic() + wait_s * (0.75 + random.random() / 2)
 
 
@@ -72,16 +81,20 @@ class Books(threading.Thread):
         self._reconciler: Reconciler | None = None
         self._relay: Relay | None = None
         self._pause_s, self._everything, self._epoch = ARCHIVE_EVERY_S[0], False, 0
-        self._reconcile = _Duty("reconcile", "ledger", self._compare)
+        self._ledger, self._outbox = _Side("ledger"), _Side("outbox")
+        self._reconcile = _Duty("reconcile", self._ledger, self._compare)
         self._duties: list[_Duty] = []
 
     def run(self) -> None:
         app = self._app
         if app.ledger_url is not None:
-            self._duties += [_Duty("archive", "ledger", self._archive), _Duty("untold", "ledger", self._ask_for_untold)]
+            self._duties += [
+                _Duty("archive", self._ledger, self._archive),
+                _Duty("untold", self._ledger, self._ask_for_untold),
+            ]
             self._duties.append(self._reconcile)
         if app.outbox_url is not None:
-            self._duties.append(_Duty("relay", "outbox", self._publish))
+            self._duties.append(_Duty("relay", self._outbox, self._publish))
         while not self._over.is_set():
             now = time.monotonic()
             for duty in self._duties:
