@@ -5,9 +5,9 @@ from __future__ import annotations
 import sqlite3
 import time
 
-import pymysql  # type: ignore[import-untyped]
+import pymysql
 import pytest
-from pymysql.constants import CLIENT  # type: ignore[import-untyped]
+from pymysql.constants import CLIENT
 from sqlalchemy import make_url, text
 
 from fencepost.errors import SectionRepeat, StaleToken

@@ -91,7 +91,8 @@ async def test_a_bump_whose_answer_is_still_on_its_way_does_not_cost_the_run_its
 
 async def test_a_refusal_of_a_token_that_the_run_has_no_more_is_no_loss(app, events, monkeypatch):
     """The server answers the heartbeat about a token; by then the run has another one."""
-    gate, runs, asked = asyncio.Event(), [], []
+    gate, runs = asyncio.Event(), []
+    asked: list[object] = []
 
     @app.job()
     async def invoice(run: Run) -> str:
@@ -292,7 +293,7 @@ async def test_a_lease_whose_bump_was_not_answered_is_kept_and_given_back_all_th
 
 @pytest.mark.parametrize(("how", "error", "why"), [("gone", LeaseExpired, "expired"), ("taken", StaleToken, "stale")])
 async def test_a_lease_that_is_somebody_elses_is_not_bumped(app, redis, how, error, why):
-    lost = []
+    lost: list[str] = []
     keys = app.link.store.keys
     async with app.lease("stock:42", ttl=5, on_lost=lost.append) as lease:
         token = lease.token

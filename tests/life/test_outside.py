@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ async def again(app, run: Run) -> Run:
 async def test_an_effect_that_was_done_is_done_for_every_later_attempt(app, redis, asynchronous):
     seen = []
 
-    async def in_loop(run: Run) -> dict:
+    async def in_loop(run: Run) -> Any:
         async with run.outside("mail") as effect:
             seen.append((effect.known, effect.key, effect.result))
             if effect.known == "new":
@@ -40,7 +41,7 @@ async def test_an_effect_that_was_done_is_done_for_every_later_attempt(app, redi
             raise Retry(after=0.0)
         return effect.result
 
-    def in_thread(run: Run) -> dict:
+    def in_thread(run: Run) -> Any:
         with run.outside("mail") as effect:
             seen.append((effect.known, effect.key, effect.result))
             if effect.known == "new":
@@ -63,7 +64,7 @@ async def test_an_effect_that_was_begun_and_did_not_end_is_unknown(app, redis, h
     seen = []
 
     @app.job(retry=QUICK)
-    async def charge(run: Run) -> str:
+    async def charge(run: Run) -> Any:
         async with run.outside("card") as effect:
             seen.append((effect.known, effect.key))
             if effect.known == "unknown":

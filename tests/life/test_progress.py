@@ -44,7 +44,7 @@ def counted(app, monkeypatch) -> list[bytes]:
     return sent
 
 
-def fraction_of(record: Any) -> float:
+def fraction_of(record: Any) -> Any:
     return json.loads(record.progress)["fraction"]
 
 
@@ -69,6 +69,7 @@ async def test_progress_goes_out_ten_times_a_second_and_its_end_always(app, job,
 async def test_progress_that_is_left_out_is_judged_all_the_same(app, job, moment):
     run = await taken(app)
     await run.progress(0.1)
+    bad: Any
     for bad in (-0.1, 1.1, "half"):
         with pytest.raises(ValueError, match="progress"):
             await run.progress(bad)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any, Final, Literal, TypeAlias
 
@@ -102,7 +101,7 @@ def _mysql(error: BaseException) -> Fault:
 def _connection(error: BaseException) -> Fault:
     if getattr(error, "connection_invalidated", False):
         return "away"
-    if isinstance(error, OSError | EOFError | asyncio.TimeoutError):
+    if isinstance(error, OSError | EOFError):
         return "away"
     # psycopg gives no SQLSTATE where the server said nothing any more; asyncpg has an error of its own for it.
     kind = type(error)
