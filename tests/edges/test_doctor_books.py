@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -15,10 +16,10 @@ AWAY = "postgresql+psycopg://nobody@127.0.0.1:{port}/nowhere"
 
 
 @pytest.fixture
-def app_of(url: str, namespace: str) -> Iterator[type]:
+def app_of(url: str, namespace: str) -> Iterator[Callable[..., Fencepost]]:
     made: list[Fencepost] = []
 
-    def make(**settings: str) -> Fencepost:
+    def make(**settings: Any) -> Fencepost:
         made.append(Fencepost(url, namespace=namespace, **settings))
         return made[-1]
 
