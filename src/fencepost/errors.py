@@ -89,13 +89,15 @@ _LOST = {
     "cancelled": "somebody asked to cancel the job",
     "timeout": "the handler ran for longer than its timeout",
     "shutdown": "the worker is shutting down",
+    "released": "the lease was given back, or was never taken",
 }
 
 
 class LeaseLost(FenceError):
     """Raised inside a handler: this run must stop.
 
-    why: "deadline" (not renewed in time) | "stale" | "expired" | "cancelled" | "timeout" | "shutdown".
+    why: "deadline" (not renewed in time) | "stale" | "expired" | "cancelled" | "timeout" | "shutdown"; of a
+    stand-alone lease also "released" (not entered, or left).
     """
 
     def __init__(self, job_id: str, why: str) -> None:
@@ -310,7 +312,7 @@ class JobFailed(FencepostError):
         self.job_id, self.reason, self.error = job_id, reason, error
 
     def __str__(self) -> str:
-        first = self.error.strip().split("\n", 1)[0][:300] or "no error text was stored"
+        first = self.error.strip().split("\n", 1)[0][:600].rstrip(".") or "no error text was stored"
         return (
             f"job {self.job_id} failed ({self.reason}): {first}. It will not run again by itself. Read `fencepost job "
             f"{self.job_id}`; to run it anew, `fencepost dead requeue {self.job_id}`."

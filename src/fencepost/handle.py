@@ -52,7 +52,10 @@ class Job(Generic[R]):
         What Redis has not (any more) comes from the ledger or the outbox, where the application has one; then
         `other["source"]` says so. Raises JobNotFound, RedisUnavailable, LedgerUnavailable.
         """
-        record = await self._link.asynchronous.run(self._link.store.job(self.id))
+        return await self._read(None)
+
+    async def _read(self, give_up_s: float | None) -> JobRecord:
+        record = await self._link.asynchronous.run(self._link.store.job(self.id), give_up_s)
         if record is not None or self._link.recall is None:
             return _found(self.id, record)
         record = await asyncio.to_thread(self._link.recall, self.id)
@@ -63,7 +66,10 @@ class Job(Generic[R]):
 
     def status_sync(self) -> JobRecord:
         """As status, for code without an event loop."""
-        record = self._link.synchronous.run(self._link.store.job(self.id))
+        return self._read_sync(None)
+
+    def _read_sync(self, give_up_s: float | None) -> JobRecord:
+        record = self._link.synchronous.run(self._link.store.job(self.id), give_up_s)
         if record is not None or self._link.recall is None:
             return _found(self.id, record)
         record = self._link.recall(self.id)
@@ -79,23 +85,23 @@ class Job(Generic[R]):
         then raises ResultExpired), ResultTimeout, RedisUnavailable, LedgerUnavailable.
         Asks with pauses of a tenth of the time waited so far, 5 ms to 1 s.
         """
-        waiting = _wait(self.id, timeout)
+        waiting, until_s = _wait(self.id, timeout), time.monotonic() + timeout
         try:
             pause_s = next(waiting)
             while True:
                 await asyncio.sleep(pause_s)
-                pause_s = waiting.send(await self.status())
+                pause_s = waiting.send(await self._read(_patience(self._link, until_s)))
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
 
     def result_sync(self, timeout: float = 30.0) -> R:
         """As result, for code without an event loop."""
-        waiting = _wait(self.id, timeout)
+        waiting, until_s = _wait(self.id, timeout), time.monotonic() + timeout
         try:
             pause_s = next(waiting)
             while True:
                 time.sleep(pause_s)
-                pause_s = waiting.send(self.status_sync())
+                pause_s = waiting.send(self._read_sync(_patience(self._link, until_s)))
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
 
@@ -121,6 +127,11 @@ def cancelled(job_id: str, answer: Answer) -> str:
     if answer.word == "ILLEGAL":
         raise IllegalTransition(job_id, answer.detail, "cancel")
     return answer.word.lower()
+
+
+def _patience(link: Link, until_s: float) -> float:
+    """How long one read may wait for a server that is away: no longer than the caller."""
+    return max(0.05, min(link.synchronous.give_up_s, until_s - time.monotonic()))
 
 
 def _found(job_id: str, record: JobRecord | None) -> JobRecord:

@@ -86,11 +86,17 @@ class Lease:
         self.token, self.held, self.lost = 0, False, ""
         self._store, self._drivers, self._wait_s, self._policy = store, drivers, wait_s, when_redis_away
         self._on_lost, self._nonce, self._until = on_lost, "", 0.0
+        self._is_open = False
         self._stop = threading.Event()
         self._heart: threading.Thread | None = None
 
     def check(self) -> None:
-        """Raise LeaseLost if this lease is not ours any more, by its own clock or by an answer of the server."""
+        """Raise LeaseLost if this lease is not ours: by its own clock, by an answer of the server, or not entered.
+
+        One that failed open passes: there is nothing to ask.
+        """
+        if not self.held and not self._is_open:
+            raise LeaseLost(self.name, self.lost or "released")
         if not self.lost and self.held and boottime_s() >= self._until:
             self._lose("deadline")
         if self.lost:
@@ -124,7 +130,16 @@ class Lease:
         return self.ttl_s
 
     def fence_resource(self, resource: str | None = None) -> str:
-        """What is fenced in SQL: the resource; where more than one may hold it, this lease alone."""
+        """What is fenced in SQL: the resource; where more than one may hold it, this lease alone.
+
+        Raises ConfigurationError for a lease that failed open: it has no token to guard with.
+        """
+        if self._is_open:
+            raise ConfigurationError(
+                "lease",
+                f"{self.name} failed open while Redis was away, so there is no fencing token to guard SQL with",
+                'Use when_redis_away="fail_closed" for what writes to SQL, or look at lease.held first.',
+            )
         if resource is not None:
             return resource
         return self.name if self.limit == 1 else f"@{self._nonce}"
@@ -220,7 +235,7 @@ class Lease:
         if self.held:
             raise ConfigurationError("lease", f"{self.name} is held already by this object", "Make one for each use.")
         self._nonce, self.lost, self.token, self._waited = new_nonce(), "", 0, False
-        self._late = 0
+        self._late, self._is_open = 0, False
         self._give_up_at = time.monotonic() + self._wait_s
         self._sent_at = self._asked_at = boottime_s()
         self._stop = threading.Event()  # of this use alone: a renewal of the last one may still be on its way
@@ -275,7 +290,7 @@ class Lease:
         self._heart.start()
 
     def _tell_open(self) -> None:
-        self.token = 0
+        self.token, self._is_open = 0, True
         emit(_log, logging.WARNING, "lease_failed_open", resource=self.name, owner=self.owner)
 
     # -- holding ------------------------------------------------------------------------------------------
@@ -348,7 +363,7 @@ class Lease:
             emit(_log, logging.WARNING, "release_failed", resource=self.name, cause=away.cause)
 
     def _ending(self) -> bool:
-        was_held, self.held = self.held, False
+        was_held, self.held, self._is_open = self.held, False, False
         self._stop.set()
         return was_held
 

@@ -6,6 +6,7 @@ The shop's tables forbid nothing: an invoice that is written twice, and a balanc
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -13,8 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sqlalchemy import create_engine, text
+from sqlalchemy.orm import Session
 
-from fencepost import Fencepost, RetryPolicy, Run
+from fencepost import Fencepost, RetryPolicy, Run, fence
 from tests.chaos.truth import note
 
 folder = Path(os.environ["CHAOS_FOLDER"])
@@ -69,6 +71,24 @@ def invoice(run: Run, order_id: int, account: int, ms: int = 0, gate: str = "", 
                 ).scalar_one()
         note(truth, "committed", key=f"order{order_id}", token=run.token, first=effect.first)
         wait_for(after)
+    return int(effect.result)
+
+
+@app.job(resource="account:{account}", retry=AGAIN, durability="ledger", timeout=30)
+def stubborn(run: Run, order_id: int, account: int, gate: str) -> int:
+    """A run that does not hear that it was lost: neither its own clock nor its heartbeat stops it."""
+    with seen(run, f"order{order_id}"), Session(engine) as session:
+        fence.install_sync(session, run)
+        note(truth, "installed", token=run.token)
+        wait_for(
+            gate if run.crashes == 0 else "owner"
+        )  # between install and effect, in no transaction that the database could end
+        run.why, run.deadline_s = "", math.inf
+        with session.begin(), fence.effect(session, run, "invoice") as effect:
+            if effect.first:
+                insert = text("INSERT INTO invoices (order_id, token) VALUES (:order_id, :token) RETURNING number")
+                values = {"order_id": order_id, "token": run.token}
+                effect.result = session.execute(insert, values).scalar_one()
     return int(effect.result)
 
 

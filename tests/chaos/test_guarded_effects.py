@@ -64,23 +64,32 @@ def test_a_worker_frozen_inside_its_transaction_blocks_nobody_for_longer_than_it
     assert books.lost_updates() == []
 
 
-def test_a_worker_frozen_before_its_commit_and_woken_later_is_refused_and_the_refusal_is_told(shop, books):
-    """The headline: stale at the SQL side, rolled back, counted, and in the ledger."""
+def test_a_woken_worker_that_will_not_hear_is_refused_by_sql_and_the_refusal_is_told(shop, books):
+    """The headline: stale at the SQL side, rolled back, counted, and in the ledger with the winner's token."""
     shop.start(2)
-    job = shop.kinds.invoice.enqueue_sync(order_id=3, account=3, gate="go")
+    job = shop.kinds.stubborn.enqueue_sync(order_id=3, account=3, gate="go")
+    wait_until(lambda: shop.truth.of("installed"), 20)
     frozen = shop.holder("order3")
     shop.freeze(frozen)
-    wait_until(lambda: len(shop.truth.runs("order3")) == 2, 20)
+    wait_until(lambda: len(shop.truth.of("installed")) == 2, 20)
     shop.wake(frozen)
+    wait_until(lambda: f"lost job_id={job.id}" in shop.log(), 20)  # told, and it will not listen
     shop.open("go")
+    wait_until(lambda: len(shop.truth.inside()) == 1, 20)
+    shop.open("owner")
     shop.done([job], 30)
     wait_until(lambda: not shop.truth.inside(), 20)
-    assert len(books.rows("SELECT 1 FROM invoices")) == 1
-    assert books.lost_updates() == []
     [[token]] = books.rows("SELECT token FROM invoices")
-    assert token == max(run.token for run in shop.truth.runs("order3"))
+    first, second = shop.truth.runs("order3")
+    assert first.how == "stale"
+    assert (token, second.token, second.how) == (second.token, max(first.token, second.token), "returned")
     ledger = Ledger(books.url, "own")
     wait_until(lambda: (row := ledger.job(job.id)) is not None and row.state == "done", 20)
     wait_until(lambda: "effect" in {event.name for event in ledger.history(job.id)}, 20)
+
+    def refused() -> set[str]:
+        return {event.reason for event in ledger.history(job.id) if event.name == "refused_stale"}
+
+    wait_until(lambda: f"verify stale newest {second.token}" in refused(), 20)
     ledger.close()
     books.proved()

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from fencepost import Fencepost, RedisUnavailable, Run
+from fencepost.clock import boottime_s
 from tests.life.working import LEASE_S, reached, state_of, working
 from tests.support import eventually, raw_client
 
@@ -233,3 +234,15 @@ async def test_a_full_server_takes_no_new_job_and_workers_finish_the_old_ones(ow
         client.config_set("maxmemory", "0")
         assert await (await print_page.enqueue(5)).result(timeout=5) == 5
     client.close()
+
+
+def test_waiting_for_a_result_takes_no_longer_than_was_asked_for_though_redis_is_away(new_server):
+    server = new_server()
+    app = Fencepost(server.url, give_up=15.0)
+    job = app.get("01a22efe-de54-7e91-9e04-9556fdd53580")
+    server.kill()
+    began = boottime_s()
+    with pytest.raises(RedisUnavailable):
+        job.result_sync(timeout=0.3)
+    assert boottime_s() - began < 5, "it waited as long as a call without a limit"
+    app.close_sync()

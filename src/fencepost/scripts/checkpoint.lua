@@ -22,7 +22,7 @@ if word == 'OK' then
     commit(false)
   end
 else
-  refuse('checkpoint', word, newest, id, j[4], tok, nonce)
+  refuse('checkpoint', word, newest, id, j[4], tok, nonce, options(j[5]).resource)
   commit(false)
 end
 return {word, newest}

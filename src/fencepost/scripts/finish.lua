@@ -134,7 +134,8 @@ for i, a in ipairs(items) do
     if ARGV[a + 3] ~= 'NOTE' then gone[#gone + 1] = ARGV[a] end
     settle(a, read[i])
   elseif word ~= 'REPLAY' then
-    refuse(string.lower(ARGV[a + 3]), word, replies[2 * i], ARGV[a], read[i][4], ARGV[a + 1], ARGV[a + 2])
+    refuse(string.lower(ARGV[a + 3]), word, replies[2 * i], ARGV[a], read[i][4], ARGV[a + 1], ARGV[a + 2],
+      options(read[i][5]).resource)
   end
 end
 if #gone > 1 then call('ZREM', unpack(gone)) end

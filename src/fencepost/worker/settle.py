@@ -75,7 +75,7 @@ def of_error(run: Run, error: BaseException) -> Outcome:
         return _outcome(run.claimed, "RETRY", (verdict.delay_ms, name, text))
     emit(
         _log, logging.ERROR, "failed", job_id=run.job_id, kind=run.kind, attempt=run.attempt,
-        fencing_token=run.token, reason=verdict.reason, error=name, message=text.split("\n", 1)[0][:200],
+        fencing_token=run.token, reason=verdict.reason, error=name, message=text.split("\n", 1)[0][:500],
     )  # fmt: skip
     return _outcome(run.claimed, "BURY", (verdict.reason, name, text))
 
