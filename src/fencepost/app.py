@@ -26,6 +26,7 @@ from fencepost.log import emit
 from fencepost.outbox import Outbox
 from fencepost.resource import ResourceRule
 from fencepost.retry import RetryPolicy
+from fencepost.sql.urls import LEDGERS, check_sql_url
 from fencepost.store import Store
 from fencepost.worker.run import Run
 
@@ -83,6 +84,10 @@ class Fencepost:
         self.lease_s = parse_duration_s(lease, "lease")
         if not 1.0 <= self.lease_s <= 3_600:
             raise ConfigurationError("lease", f"{lease!r} is not 1 s to 1 h", "30 suits most work.")
+        if ledger is not None:
+            check_sql_url(ledger, "ledger", LEDGERS)
+        if outbox is not None:
+            check_sql_url(outbox, "outbox")
         self.namespace, self.queue_limit = namespace, queue_limit
         self.link = Link(Connections(redis), Store(Keys(namespace)), parse_duration_s(give_up, "give_up"))
         self.handlers: dict[str, Handler[Any, Any]] = {}

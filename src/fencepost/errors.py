@@ -275,18 +275,27 @@ class RedisUnavailable(FencepostError):
         )
 
 
-class LedgerUnavailable(FencepostError):
-    """The database of the ledger or the outbox is away. executed: False = nothing was changed; None = unknown."""
+CHECK_SQL = "Check host, port, database and user, and whether the server runs."
+"""The hint of LedgerUnavailable where no job was being sent."""
 
-    def __init__(self, what: str, cause: str, executed: bool | None = False) -> None:
-        super().__init__(what, cause, executed)
-        self.what, self.cause, self.executed = what, cause, executed
+
+class LedgerUnavailable(FencepostError):
+    """The database of the ledger or the outbox is away. executed: False = nothing was changed; None = unknown. hint:
+    what to do, in full sentences; by default what helps the sender of a job."""
+
+    def __init__(self, what: str, cause: str, executed: bool | None = False, hint: str = "") -> None:
+        super().__init__(what, cause, executed, hint)
+        self.what, self.cause, self.executed, self.hint = what, cause, executed, hint
 
     def __str__(self) -> str:
         changed = "Nothing was changed" if self.executed is False else "Whether it was carried out is unknown"
+        again = (
+            "Send it again with the same job id or idempotency key; if it goes on, see whether the server runs. Jobs "
+            "that are not durable go on."
+        )
         return (
-            f"the SQL database gave no answer to `{self.what}` ({self.cause}). {changed}. Send it again with the same "
-            f"job id or idempotency key; if it goes on, see whether the server runs. Jobs that are not durable go on."
+            f"the SQL database gave no answer to `{self.what}` ({self.cause.rstrip('. ')}). {changed}. "
+            f"{self.hint or again}"
         )
 
 
@@ -370,7 +379,7 @@ class UnsafeSetup(FencepostError):
 
     def __str__(self) -> str:
         return (
-            f"this Redis cannot keep the promises of Fencepost: {'; '.join(self.findings)}. Nothing was started and "
+            f"this set-up cannot keep the promises of Fencepost: {'; '.join(self.findings)}. Nothing was started and "
             f"nothing was changed. Correct the findings, then run `fencepost doctor` again."
         )
 

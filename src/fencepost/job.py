@@ -24,7 +24,7 @@ class JobSpec(msgspec.Struct, kw_only=True, gc=False):
     counts. resource, limit, on_busy, ordered: as in ResourceRule. dedup: key about the work. idem, fingerprint,
     idem_ttl_ms: key, request and lifetime about the request. retention_ms: how long a done or cancelled job can be
     read; failed_retention_ms: the same for a failed one. durable: the ledger has it before Redis; generation: above 1
-    only where the ledger puts a requeued job back.
+    only where the ledger puts a requeued job back; restored: it had run before Redis lost it.
     """
 
     id: str
@@ -48,6 +48,7 @@ class JobSpec(msgspec.Struct, kw_only=True, gc=False):
     failed_retention_ms: int = 7 * _DAY_MS
     durable: bool = False
     generation: int = 1
+    restored: bool = False
 
     def check(self) -> None:
         """Raise ConfigurationError if a value is outside its bounds."""
@@ -113,6 +114,7 @@ class JobRecord(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     retention_ms: int | None = None
     failed_retention_ms: int | None = None
     durable: bool = False
+    restored: bool = False
     attempts: int = 0
     crashes: int = 0
     releases: int = 0
@@ -158,7 +160,7 @@ class JobRecord(msgspec.Struct, kw_only=True, frozen=True, gc=False):
             elif name.startswith(("step:", "outside:")):
                 kept = steps if name.startswith("step:") else outside
                 kept[name.partition(":")[2]] = _raw(raw)
-            elif name in ("ordered", "durable"):
+            elif name in ("ordered", "durable", "restored"):
                 known[name] = _text(raw) not in ("", "0", "false")
             elif name in _INTS and (number := _integer(raw)) is not None:
                 known[name] = number
@@ -190,7 +192,10 @@ _TEXTS: Final = frozenset(
     | {"error", "error_class", "reason", "cancel", "settled", "bumped"}
 )
 _INTS: Final = (
-    frozenset(JobRecord.__struct_fields__) - _BYTES - _TEXTS - {"id", "other", "ordered", "durable", "steps", "outside"}
+    frozenset(JobRecord.__struct_fields__)
+    - _BYTES
+    - _TEXTS
+    - {"id", "other", "ordered", "durable", "restored", "steps", "outside"}
 )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from .errors import ConfigurationError
+from .errors import ConfigurationError, TransactionEnded
 
 __all__ = ["Permanent", "Retry", "RetryPolicy", "Snooze", "Verdict", "backoff_s", "decide", "horizon_s"]
 
@@ -172,7 +172,8 @@ def _may_retry(exc: BaseException, policy: RetryPolicy) -> bool:
             return True
         if cls in policy.permanent:
             return False
-    return True
+    # Its block ends the transaction in each attempt, and what it commits by itself would be there as often.
+    return not isinstance(exc, TransactionEnded)
 
 
 def _check_seconds(setting: str, value: object) -> None:

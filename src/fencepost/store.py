@@ -46,6 +46,8 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     resource: str = ""
     again: bool = False
     """An earlier run may have left steps behind."""
+    restored: bool = False
+    """The ledger put the job back after it had run: what its runs had left in Redis is lost."""
 
     @property
     def key(self) -> RunKey:
@@ -289,7 +291,8 @@ def _served(reply: Any, nonce: str) -> Served:
             jobs.append(
                 Claimed(
                     job_id.decode(), kind.decode(), queues[index - 1], payload, token.decode(), run, int(attempt),
-                    int(crashes or 0), int(version or 1), mark, resource.decode(), crashes != b"",
+                    int(crashes.rstrip(b"r") or 0), int(version or 1), mark, resource.decode(), crashes != b"",
+                    crashes.endswith(b"r"),
                 )
             )  # fmt: skip
         else:

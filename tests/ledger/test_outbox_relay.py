@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 import redis as redis_py
-from sqlalchemy import Engine, create_engine, select, update
+from sqlalchemy import Engine, create_engine, event, select, update
 
 from fencepost import Fencepost
+from fencepost.clock import boottime_s
 from fencepost.codec import spec_to_text
 from fencepost.embedded import EmbeddedServer
+from fencepost.outbox import publish
+from fencepost.outbox.publish import Publisher
 from fencepost.outbox.table import HELD
 from fencepost.relay import Relay
 from fencepost.sql.engines import now_ms
@@ -183,6 +186,68 @@ class TestSeveralRelays:
         assert open_rows(engine) == 0
         assert enqueued(redis, app) == 4
         hanging.close_sync()
+
+    @pytest.mark.parametrize("shop", ["postgresql", "mariadb"], indirect=True)  # SQLite locks no rows
+    @pytest.mark.parametrize(("nth", "stage"), [(1, "take"), (2, "mark")])
+    def test_one_that_stands_still_with_its_rows_locked_holds_up_none_of_the_others(
+        self, app: Fencepost, engine: Engine, redis: redis_py.Redis, url: str, namespace: str, shop: str,
+        nth: int, stage: str,
+    ):  # fmt: skip
+        """Between its SELECT and its first UPDATE it takes rows; before its second it has sent them, not marked them."""
+        fill(app, engine, 6)
+        slow = new_app(url, namespace, shop)
+        assert slow.outbox is not None
+        publisher, stands, go_on = slow.outbox.publisher(), threading.Event(), threading.Event()
+        updates: list[str] = []
+
+        def stand_still(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+            if statement.startswith("UPDATE"):
+                updates.append(statement)
+                if len(updates) == nth:
+                    stands.set()
+                    go_on.wait(20)
+
+        event.listen(publisher.table.engine, "before_cursor_execute", stand_still)
+        first = threading.Thread(target=publisher.publish_some, args=(2,))
+        others: list[tuple[int, int]] = []
+        second = threading.Thread(target=lambda: others.append(relay_of(app).step()[:2]))
+        first.start()
+        try:
+            assert stands.wait(5)
+            second.start()
+            wait_until(lambda: others, 4)  # a locked row is let go after 10 s at the earliest
+            assert others == [(4, 4)]
+            assert open_rows(engine) == 2
+            assert enqueued(redis, app) == (6 if stage == "mark" else 4)
+        finally:
+            go_on.set()
+            first.join(10)
+            second.join(20)
+        assert open_rows(engine) == 0
+        assert enqueued(redis, app) == 6
+        slow.close_sync()
+
+    @pytest.mark.parametrize(("stood_s", "sent"), [(1.0, 2), (3.0, 0), (3_600.0, 0)])
+    def test_one_that_stood_still_between_its_reading_and_its_push_pushes_nothing(
+        self, app: Fencepost, engine: Engine, redis: redis_py.Redis, monkeypatch: pytest.MonkeyPatch,
+        stood_s: float, sent: int,
+    ):  # fmt: skip
+        """Meanwhile another may have sent the job, which ran, and whose retention is over: it would run twice."""
+        fill(app, engine, 2)
+        assert app.outbox is not None
+        usual, ahead_s = app.outbox.publisher(), 0.0
+        monkeypatch.setattr(publish, "boottime_s", lambda: boottime_s() + ahead_s)
+
+        def stand_still() -> None:
+            nonlocal ahead_s
+            ahead_s += stood_s
+
+        slow = Publisher(usual.table, app.link.store, app.link.synchronous, stand_still)  # type: ignore[arg-type]
+        assert slow.publish_some().sent == sent
+        assert enqueued(redis, app) == sent
+        assert open_rows(engine) == 2 - sent
+        assert usual.publish_some().sent == 2 - sent, "what it left alone is for the next round"
+        assert enqueued(redis, app) == 2
 
     def test_a_lost_reply_is_asked_for_again(
         self, engine: Engine, redis: redis_py.Redis, namespace: str, shop: str, proxy: FaultProxy

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import redis as redis_py
-from sqlalchemy import update
+from sqlalchemy import event, update
 
+from fencepost.clock import boottime_s
 from fencepost.job import JobSpec
-from fencepost.ledger import Archiver, Ledger
+from fencepost.ledger import Archiver, Ledger, reconcile
 from fencepost.ledger.reconcile import Reconciled, Reconciler
 from fencepost.ledger.verify import verify
 from fencepost.sql.tables import effects, jobs
@@ -151,6 +153,81 @@ class TestLost:
         ]
         assert scene.partition.state(job_id) is None
         assert scene.reconcile().counts == {"lost": 1}
+
+
+class TestOneThatStoodStill:
+    """What it read is old: meanwhile another may have put the job back, which ran, and is gone by now."""
+
+    @pytest.fixture
+    def stall(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float, Any], None]]:
+        """Let the reconciler stand still once, right after it has read the rows it judges: `stall(seconds, meanwhile)`.
+        Only the clock moves, and what others do meanwhile is done."""
+        waits: list[tuple[float, Any]] = []
+        ahead_s = 0.0
+        monkeypatch.setattr(reconcile, "boottime_s", lambda: boottime_s() + ahead_s)
+
+        def after(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+            nonlocal ahead_s
+            if waits and "FROM fencepost_jobs" in statement and "job_id IN" in statement and "spec" in statement:
+                seconds, meanwhile = waits.pop()
+                ahead_s += seconds
+                meanwhile()
+
+        event.listen(ledger.engine, "after_cursor_execute", after)
+        yield lambda seconds, meanwhile: waits.append((seconds, meanwhile))
+        event.remove(ledger.engine, "after_cursor_execute", after)
+        assert not waits, "it never stood still"
+
+    def test_a_job_that_was_restored_and_ended_meanwhile_is_not_pushed_again(
+        self, scene: Scene, redis: redis_py.Redis, stall: Callable[[float, Any], None]
+    ):
+        job_id = scene.job(retention_ms=0)
+        scene.archiver.copy_all()
+        redis.flushall()
+
+        def meanwhile() -> None:
+            assert scene.reconcile().counts == {"lost": 1}
+            scene.end(job_id, "DONE")
+            assert scene.partition.state(job_id) is None
+
+        stall(3.0, meanwhile)
+        assert scene.reconcile().counts == {}
+        assert scene.partition.state(job_id) is None
+        assert scene.partition.claim() == []
+        assert scene.known(job_id) == ("done", 1)
+
+    def test_a_job_that_was_requeued_meanwhile_is_left_alone(
+        self, scene: Scene, stall: Callable[[float, Any], None]
+    ):
+        job_id = scene.job()
+        scene.end(job_id, "BURY")
+        older = scene.copy()
+        scene.partition.requeue(job_id)
+        scene.archiver.copy_all()
+        scene.restore(older)
+
+        def meanwhile() -> None:
+            assert scene.reconcile().counts == {"undone": 1}
+            scene.end(job_id, "BURY")
+
+        stall(3.0, meanwhile)
+        scene.reconcile()
+        assert scene.partition.state(job_id) == "failed"
+        assert scene.known(job_id) == ("failed", 2)
+
+    def test_a_short_pause_is_none_and_after_a_long_one_the_next_round_acts(
+        self, scene: Scene, redis: redis_py.Redis, stall: Callable[[float, Any], None]
+    ):
+        jobs_ = [scene.job(), scene.job()]
+        scene.archiver.copy_all()
+        redis.flushall()
+        stall(3_600.0, lambda: None)
+        assert scene.reconcile().counts == {}
+        assert [scene.partition.state(one) for one in jobs_] == [None, None]
+        assert [scene.known(one) for one in jobs_] == [("queued", 1), ("queued", 1)]
+        stall(1.0, lambda: None)
+        assert scene.reconcile().counts == {"lost": 2}
+        assert [scene.partition.state(one) for one in jobs_] == ["queued", "queued"]
 
 
 class TestKeysThatAreTaken:

@@ -17,6 +17,7 @@ from fencepost import (
     StaleToken,
 )
 from fencepost.errors import SectionRepeat
+from fencepost.worker import settle
 from tests.life.working import ended, lapsed, reached, taken, told, work_off, working
 from tests.support import eventually, wait_until
 from tests.support.proxy import DROP_REPLY, FaultProxy
@@ -339,3 +340,24 @@ async def test_a_job_without_a_resource_is_its_own_fence(app, invoice):
     job = await invoice.enqueue()
     run = await taken(app)
     assert run.fence_resource() == f"={job.id}"
+
+
+async def test_a_section_that_has_to_be_repeated_for_ever_is_charged_in_the_end(app, monkeypatch):
+    """Twenty times for nothing; then it counts as a failed attempt, so that the job cannot go round for ever."""
+    monkeypatch.setattr(settle, "_REPEAT_MS", 8)
+    runs = []
+
+    @app.job(retry=RetryPolicy(attempts=1))
+    async def invoice(run: Run) -> None:
+        runs.append(run.attempt)
+        raise SectionRepeat(run.job_id, "k:card", "40001: could not serialize access")
+
+    job = await invoice.enqueue()
+
+    async def over() -> bool:
+        return (await job.status()).finished_at is not None
+
+    async with working(app, poll_s=0.05):
+        await eventually(over, 15)
+    record = await job.status()
+    assert (record.state, record.reason, record.releases, len(runs)) == ("failed", "exhausted", 20, 21)

@@ -215,3 +215,20 @@ async def test_a_key_that_is_none_is_refused(app, charge, key):
     run = await taken(app)
     with pytest.raises(ArgumentsRefused, match="outside"):
         run.outside("card", key)
+
+
+async def test_a_job_that_the_ledger_put_back_after_it_had_run_does_not_say_that_nobody_began(app):
+    """What its runs had recorded went with Redis. Unknown is the only honest answer."""
+    known = []
+
+    @app.job()
+    async def mail(run: Run) -> None:
+        async with run.outside("mail") as one:
+            known.append(one.known)
+
+    for restored in (False, True):
+        spec = mail.prepare().spec
+        spec.restored = restored
+        await app.link.asynchronous.run(app.link.store.enqueue([spec]))
+        await work_off(app)
+    assert known == ["new", "unknown"]

@@ -190,3 +190,16 @@ async def test_check_lets_a_good_run_pass(app):
     job = await invoice.enqueue()
     await work_off(app)
     assert await job.result() == "good"
+
+
+async def test_two_jobs_never_share_an_effect_key_whatever_stands_in_their_ids(app):
+    keys = []
+
+    @app.job()
+    async def charge(run: Run, name: str) -> None:
+        keys.append(run.effect_key(name))
+
+    await charge.options(job_id="order").enqueue(name="1:x")
+    await charge.options(job_id="order:1").enqueue(name="x")
+    await work_off(app)
+    assert len(set(keys)) == 2, keys

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fencepost.errors import ConfigurationError, FencepostError
+from fencepost.errors import ConfigurationError, FencepostError, TransactionEnded
 from fencepost.retry import Permanent, Retry, RetryPolicy, Snooze, Verdict, backoff_s, decide, horizon_s
 
 seconds = st.floats(0, 1e8, allow_nan=False)
@@ -140,3 +140,10 @@ def test_the_handlers_own_words_survive_pickling_and_are_no_errors_of_fencepost(
         assert (vars(twin), str(twin)) == (vars(exc), str(exc))
         assert not isinstance(exc, FencepostError)
     assert str(Retry(5, "api is down")) == "retry in 5 s: api is down"
+
+
+def test_a_block_that_ends_the_guards_transaction_is_not_tried_again_unless_the_policy_asks_for_it():
+    """What such a block commits by itself would be there once for each attempt."""
+    error = TransactionEnded("job-1:invoice")
+    assert decide(error, 1, RetryPolicy(attempts=5), half) == Verdict("bury", reason="permanent")
+    assert decide(error, 1, RetryPolicy(attempts=5, transient=(TransactionEnded,)), half).word == "retry"

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 import click
+import msgspec
 
 from fencepost.cli import output
 from fencepost.cli.session import Session, connected
+from fencepost.clock import wall_ms
+from fencepost.errors import FencepostError, JobNotFound
 from fencepost.operate import JobView, Page, summary
+from fencepost.operate.jobs import Event
 from fencepost.states import State
 
 __all__ = ["cancel", "job", "jobs", "paged", "show_job", "show_page"]
@@ -26,8 +31,59 @@ def paged(function: Any) -> Any:
 @connected
 def job(session: Session, job_id: str, history: bool) -> int:
     """Show a job: state, arguments, counters, lease, result or error."""
-    show_job(session, session.run(session.operator.job(job_id, history=history)))
+    try:
+        view = session.run(session.operator.job(job_id, history=history))
+    except JobNotFound:
+        view = _recalled(session, job_id)
+    show_job(session, _remembered(session, view) if history else view)
     return 0
+
+
+def _recalled(session: Session, job_id: str) -> JobView:
+    """What the ledger or the outbox knows of a job that Redis has not. Raises JobNotFound."""
+    app = session.app
+    if app.ledger_url and not _there(app.ledger_url):
+        app.ledger_url = None
+    if app.outbox_url and not _there(app.outbox_url):
+        app.outbox_url = None
+    return JobView(app.get(job_id).status_sync(), wall_ms())
+
+
+def _there(url: str) -> bool:
+    """Whether a ledger or an outbox can be read there: reading would make a file that is missing."""
+    if importlib.util.find_spec("sqlalchemy") is None:
+        return False
+    from fencepost.sql.engines import absent_file
+
+    return absent_file(url) is None
+
+
+def _remembered(session: Session, view: JobView) -> JobView:
+    """The view with the events that only the ledger still has, where the application has one."""
+    app, job_id = session.app, view.record.id
+    if view.whole or not app.ledger_url or not _there(app.ledger_url):
+        return view
+    assert app.ledger is not None
+    try:
+        told = app.ledger.history(job_id)
+    except FencepostError as error:
+        click.echo(f"fencepost: the ledger was not read for older events: {error}", err=True)
+        return view
+    older = [
+        Event(
+            one.seq, one.at_ms, one.name, job_id, one.kind, one.worker, _shown(one.token), one.nonce,
+            _shown(one.attempt), one.reason, one.resource,
+        )
+        for one in told
+    ]  # fmt: skip
+    known = {(one.seq, one.at) for one in older}
+    events = older + [one for one in view.history if (one.seq, one.at) not in known]
+    whole = bool(events) and events[0].name == "enqueued"
+    return msgspec.structs.replace(view, history=events, whole=whole)
+
+
+def _shown(number: int | None) -> str:
+    return "" if number is None else str(number)
 
 
 def show_job(session: Session, view: JobView) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 import logging
 import os
@@ -9,18 +10,17 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 import click
 import msgspec
 
 from fencepost.app import Fencepost
 from fencepost.cli import logs, output
-from fencepost.cli.enqueue import moment_of
 from fencepost.cli.session import GIVE_UP_S, Session, connected
 from fencepost.clock import epoch_ms, parse_duration_s
 from fencepost.driver import SyncDriver
-from fencepost.errors import ConfigurationError
+from fencepost.errors import ConfigurationError, JobNotFound
 from fencepost.ledger import Archiver, Ledger
 from fencepost.ledger.export import FORMATS
 from fencepost.ledger.export import export as exported
@@ -30,10 +30,20 @@ from fencepost.ledger.status import status as status_of
 from fencepost.ledger.status import tip
 from fencepost.ledger.verify import Finding
 from fencepost.ledger.verify import verify as verified
-from fencepost.sql.engines import now_ms
+from fencepost.sql.engines import existing, now_ms
 from fencepost.worker.books import Books
 
 __all__ = ["ledger"]
+
+DONE_ABOUT: Final = {
+    "lost": "put back",
+    "duplicate": "cancelled",
+    "undone": "requeued",
+    "untold": "ended in the ledger",
+    "revived": "ended in Redis",
+    "differs": "left alone",
+}
+"""What was done about each divergence."""
 
 
 @click.group
@@ -42,10 +52,10 @@ def ledger() -> None:
 
 
 class Opened:
-    """The ledger a command means. alone: by its URL only, so that Redis is not asked."""
+    """The ledger a command means. alone: by its URL only, so that Redis is not asked. makes: also a new file."""
 
-    def __init__(self, session: Session, url: str | None) -> None:
-        self.session, self._url = session, url
+    def __init__(self, session: Session, url: str | None, makes: bool) -> None:
+        self.session, self._url, self._makes = session, url, makes
         self.alone = bool(url) and not session.url and not session.target
         self.ledger = self._opened()
 
@@ -66,6 +76,9 @@ class Opened:
             self.driver.close()
 
     def _opened(self) -> Ledger:
+        where = self._url or self.app.ledger_url
+        if where and not self._makes:
+            existing(where)
         if self.alone:
             assert self._url is not None
             return Ledger(self._url, self.session.namespace or "fencepost")
@@ -76,15 +89,27 @@ class Opened:
             )
         return found
 
+    def unknown(self) -> bool:
+        """Whether the namespace has nothing here, neither event nor job; then it says what there is instead."""
+        there = self.ledger.namespaces()
+        if self.ledger.namespace in there:
+            return False
+        has = f"it has: {', '.join(there)}" if there else "it has none of any namespace"
+        click.echo(
+            f"fencepost: no events of namespace {self.ledger.namespace!r} in {self.ledger.where}; {has}", err=True
+        )
+        return True
+
 
 def _opening(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command --ledger and the common options; it gets the ledger as its first argument, closed at its end."""
+    makes = function.__name__ == "run"
 
     @click.option("--ledger", "ledger_url", envvar="FENCEPOST_LEDGER_URL", metavar="URL", help="[FENCEPOST_LEDGER_URL]")
     @connected
     @functools.wraps(function)
     def wrapped(session: Session, /, ledger_url: str | None, **rest: Any) -> Any:
-        opened = Opened(session, ledger_url)
+        opened = Opened(session, ledger_url, makes)
         try:
             return function(opened, **rest)
         finally:
@@ -128,6 +153,8 @@ def status(opened: Opened) -> int:
     """Show how far the ledger is, what it lost, and its jobs by state."""
     reached = None if opened.alone else opened.driver.run(tip(opened.app.link.store))
     found = status_of(opened.ledger, reached)
+    if not found.behind and opened.unknown():
+        return 1
     if opened.session.as_json:
         output.show_json(msgspec.to_builtins(found))
         return 0
@@ -144,6 +171,8 @@ def status(opened: Opened) -> int:
 @_opening
 def verify(opened: Opened, strict: bool) -> int:
     """Prove from the ledger alone that the promises were kept. Exit code 1 if something was found."""
+    if opened.unknown():
+        return 1
     found = verified(opened.ledger)
     good = found.ok and not (strict and (found.gaps or found.notes))
     if opened.session.as_json:
@@ -187,6 +216,10 @@ def export(
 ) -> int:
     """Write the events as JSON lines or CSV, in order."""
     since_ms, until_ms = (_instant(text, name) for text, name in ((since, "since"), (until, "until")))
+    if opened.unknown():
+        return 3 if job_id else 1
+    if job_id and opened.ledger.job(job_id) is None and not opened.ledger.history(job_id):
+        raise JobNotFound(job_id)
     lines = exported(opened.ledger, form, since_ms=since_ms, until_ms=until_ms, kind=kind, job_id=job_id)
     if path is None:
         return _written(lines, sys.stdout)
@@ -205,21 +238,30 @@ def _instant(text: str | None, name: str) -> int | None:
     """A moment with a zone, or a length of time before now, in ms since 1970."""
     if text is None:
         return None
-    if text[:4].isdecimal() and text[4:5] == "-":
-        found = moment_of(text)
-        return None if found is None else epoch_ms(found, name)
-    return now_ms() - round(parse_duration_s(text, name) * 1000)
+    try:
+        return now_ms() - round(parse_duration_s(text, name) * 1000)
+    except ConfigurationError:
+        pass
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.utcoffset() is None:
+        problem = f"{text[:60]!r} {'is no moment' if moment is None else 'has no time zone'}"
+        raise ConfigurationError(name, problem, "Write 2030-01-01T09:00:00+01:00, or how long ago, such as 36h.")
+    return epoch_ms(moment, name)
 
 
 @ledger.command
 @click.option("--older-than", metavar="TIME", required=True, help="What ended longer ago, such as 90d.")
-@click.option("--retention", metavar="TIME", help="The longest of any kind's jobs. [7d, or what the application says]")
+@click.option("--retention", metavar="TIME", help="The longest of any kind's jobs, if more than 7d or --app says.")
 @_opening
 def prune(opened: Opened, older_than: str, retention: str | None) -> int:
-    """Delete jobs that ended long ago, with their events. Refuses what Redis may still have."""
+    """Delete jobs that ended long ago, with their events. What Redis still has stays; while it is away nothing goes."""
     older_ms = round(parse_duration_s(older_than, "older_than") * 1000)
-    kept_s = parse_duration_s(retention, "retention") if retention else _longest_retention_s(opened)
-    gone = prune_ledger(opened.ledger, older_ms, retention_ms=round(kept_s * 1000))
+    session = opened.session
+    kept_s = max(parse_duration_s(retention, "retention") if retention else 0.0, session.longest_retention_s)
+    gone = prune_ledger(opened.ledger, older_ms, retention_ms=round(kept_s * 1000), kept=session.present)
     if opened.session.as_json:
         output.show_json(gone._asdict())
     else:
@@ -227,37 +269,36 @@ def prune(opened: Opened, older_than: str, retention: str | None) -> int:
     return 0
 
 
-def _longest_retention_s(opened: Opened) -> float:
-    handlers = opened.app.handlers.values() if opened.session.target else ()
-    return max(
-        [7 * 86_400.0, *(max(one.settings.retention_s, one.settings.failed_retention_s) for one in handlers)]
-    )  # fmt: skip
-
-
 @ledger.command
 @click.option("--dry-run", is_flag=True, help="Only list what differs.")
 @_opening
 def reconcile(opened: Opened, dry_run: bool) -> int:
-    """Compare the ledger with Redis and put right what differs: what Redis lost comes back, what has ended ends."""
+    """Compare the ledger with Redis and put right what differs: what Redis lost comes back, what has ended ends.
+
+    With --dry-run exit code 1 if anything differs.
+    """
     logging.getLogger("fencepost").addHandler(logging.NullHandler())  # what is logged is told below
     if opened.alone:
         opened.alone = False  # both sides are needed: the private server, where nobody says another one
     store = opened.app.link.store
     archiver = Archiver(opened.ledger, store, opened.driver)
     report = Reconciler(opened.ledger, store, opened.driver, archiver).run(everything=True, dry_run=dry_run)
+    code = 1 if report.busy or (dry_run and report.counts) else 0
     if opened.session.as_json:
         output.show_json(msgspec.to_builtins(report))
-        return 1 if report.busy else 0
+        return code
     output.table(
         ("job", "what", "in SQL", "in Redis"),
         [(one.job_id, one.what, one.sql or "absent", one.redis or "absent") for one in report.divergences],
         "nothing differs",
     )
-    counted = ", ".join(f"{n} {what}" for what, n in sorted(report.counts.items()))
+    counted = "; ".join(
+        f"{n} {what}" if dry_run else f"{n} {what}, {DONE_ABOUT[what]}" for what, n in sorted(report.counts.items())
+    )
     compared = f"{report.looked} open durable jobs and {report.scanned} jobs in Redis compared"
     output.say(f"{compared}{f': {counted}' if counted else ''}")
     if report.busy:
         output.say("another archiver held on to the ledger: nothing was judged; try again")
     elif report.counts and dry_run:
-        output.say("nothing was changed")
-    return 1 if report.busy else 0
+        output.say("no job was changed; the ledger copied what it had not copied yet")
+    return code

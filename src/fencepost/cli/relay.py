@@ -16,6 +16,7 @@ from fencepost.errors import ConfigurationError
 from fencepost.outbox import Outbox
 from fencepost.outbox.table import HELD
 from fencepost.relay import Relay
+from fencepost.sql.engines import existing
 
 __all__ = ["relay"]
 
@@ -35,6 +36,8 @@ def relay(
 
     SQL_URL: the database of the outbox, by default FENCEPOST_OUTBOX_URL or the application's.
     """
+    if named := outbox_url or session.app.outbox_url:
+        existing(named)
     box = Outbox(outbox_url, session.app.link, lambda: session.app.ledger) if outbox_url else session.app.outbox
     if box is None:
         raise ConfigurationError("outbox", "nobody says where it is", "Give SQL_URL, or an --app that has an outbox.")

@@ -7,7 +7,7 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import click
@@ -17,6 +17,7 @@ from fencepost.driver import Connections
 from fencepost.errors import ConfigurationError
 from fencepost.keys import Keys
 from fencepost.operate import Operator, Plan
+from fencepost.operate.jobs import present
 from fencepost.store import Store
 
 __all__ = ["Session", "connected", "load_app"]
@@ -46,6 +47,17 @@ class Session:
     def run(self, plan: Plan[T]) -> T:
         """Run an operator's plan."""
         return self.operator.run_sync(plan, GIVE_UP_S)
+
+    @property
+    def longest_retention_s(self) -> float:
+        """The longest that any kind of --app keeps its ended jobs; 7 days at least."""
+        handlers = self.app.handlers.values() if self.target else ()
+        kept = (max(one.settings.retention_s, one.settings.failed_retention_s) for one in handlers)
+        return max(7 * 86_400.0, *kept, 0.0)
+
+    def present(self, job_ids: Sequence[str]) -> set[str]:
+        """Those of the jobs that Redis still has."""
+        return self.run(present(self.app.link.store.keys, job_ids))
 
     def close(self) -> None:
         """Close the connections, and the embedded server if it was started here."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import click
-import msgspec
 
 from fencepost.cli import output
+from fencepost.cli.session import Session, connected
 from fencepost.clock import parse_duration_s
-from fencepost.keys import check_namespace
 from fencepost.sql.prune import prune as prune_guard
 from fencepost.sql.tables import PARTS
 from fencepost.sql.upgrade import DIALECTS, ddl
@@ -55,20 +56,30 @@ def ddl_(dialect: str, part: tuple[str, ...], as_json: bool) -> int:
 
 
 @sql.command
-@click.argument("url", metavar="URL")
+@click.argument("sql_url", metavar="URL")
 @click.option("--older-than", metavar="TIME", required=True, help="What nobody has written for so long, such as 30d.")
-@click.option("--retention", metavar="TIME", default="7d", show_default=True, help="The longest of any kind's jobs.")
-@click.option("--namespace", metavar="NAME", help="Only of this namespace. [all]")
-@_json
-def prune(url: str, older_than: str, retention: str, namespace: str | None, as_json: bool) -> int:
-    """Delete old effects and fences of the guard. Refuses what a job that comes again could still ask for."""
+@click.option("--retention", metavar="TIME", help="The longest of any kind's jobs, if more than 7d or --app says.")
+@connected
+def prune(session: Session, sql_url: str, older_than: str, retention: str | None) -> int:
+    """Delete old effects of jobs that Redis has no more, and old fences. What a job could still ask for stays.
+
+    Asks the Redis and looks at the namespace that --url, --app and --namespace mean; while Redis is away nothing goes.
+    """
     older_ms = round(parse_duration_s(older_than, "older_than") * 1000)
-    kept_ms = round(parse_duration_s(retention, "retention") * 1000)
-    if namespace is not None:
-        check_namespace(namespace)
-    gone = prune_guard(url, older_ms, retention_ms=kept_ms, namespace=namespace)
-    if as_json:
-        output.show_json(msgspec.to_builtins(gone._asdict()))
+    said_s = parse_duration_s(retention, "retention") if retention else 0.0
+    app = session.app
+    books = (app.ledger_url, app.outbox_url, *(os.environ.get(f"FENCEPOST_{n}_URL") for n in ("LEDGER", "OUTBOX")))
+    gone = prune_guard(
+        sql_url,
+        older_ms,
+        namespace=app.link.store.keys.namespace,
+        kept=session.present,
+        retention_ms=round(max(said_s, session.longest_retention_s) * 1000),
+        others=[url for url in books if url],
+    )
+    if session.as_json:
+        output.show_json(gone._asdict())
     else:
-        output.say(f"{gone.effects} effects and {gone.fences} fences deleted")
+        kept = f"; {gone.kept} old effects stay, their jobs may run again" if gone.kept else ""
+        output.say(f"{gone.effects} effects and {gone.fences} fences deleted{kept}")
     return 0

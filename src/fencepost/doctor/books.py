@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import TYPE_CHECKING, Final
 
 from fencepost.clock import wall_ms
 from fencepost.doctor.finding import Finding, bad, doubtful, fine
-from fencepost.errors import ConfigurationError, FencepostError
+from fencepost.errors import ConfigurationError, FencepostError, LedgerUnavailable
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -31,20 +32,37 @@ def books(app: Fencepost) -> list[Finding]:
     if app.ledger_url is None:
         return found + _outbox(app)
     try:
+        if not _made(app.ledger_url):
+            return [*found, fine("ledger", "its file is not there yet; the first that writes makes it"), *_outbox(app)]
         ledger = app.ledger
         assert ledger is not None
         found += _ledger(ledger)
     except ConfigurationError as error:
-        found.append(bad("ledger", str(error), ""))
+        found.append(bad("ledger", _line(error), ""))
     except FencepostError as error:
         found.append(
             doubtful(
                 "ledger",
-                f"it cannot be asked: {error}",
+                f"it cannot be asked: {_line(error)}",
                 "jobs run all the same, and what happens is kept in Redis until it is back; durable ones are refused",
             )
         )
     return found + _outbox(app)
+
+
+def _line(error: FencepostError) -> str:
+    """What went wrong in one line without a full stop: the doctor adds its own."""
+    said = error.cause if isinstance(error, LedgerUnavailable) else str(error)
+    return " ".join(said.split()).rstrip(". ")
+
+
+def _made(url: str) -> bool:
+    """False for a SQLite file that is not there: to look at it would make it."""
+    if importlib.util.find_spec("sqlalchemy") is None:
+        return True
+    from fencepost.sql.engines import absent_file
+
+    return absent_file(url) is None
 
 
 def _ledger(ledger: Ledger) -> list[Finding]:
@@ -98,16 +116,22 @@ def _skew_ms(connection: Connection) -> int:
 def _outbox(app: Fencepost) -> list[Finding]:
     if app.outbox_url is None:
         return []
-    from fencepost.sql.engines import open_engine
+    from fencepost.sql.engines import existing, open_engine
+    from fencepost.sql.faults import short_cause
     from fencepost.sql.upgrade import missing
 
-    engine = open_engine(app.outbox_url)
+    try:
+        engine = open_engine(existing(app.outbox_url))
+    except ConfigurationError as error:
+        return [bad("outbox", _line(error), "")]
     try:
         with engine.connect() as connection:
             absent = missing(connection, "outbox")
     except Exception as error:  # noqa: BLE001 - whatever a driver raises
         return [
-            doubtful("outbox", f"it cannot be asked: {error!s:.200}", "what waits in it is published when it is back")
+            doubtful(
+                "outbox", f"it cannot be asked: {short_cause(error)}", "what waits in it is published when it is back"
+            )
         ]
     finally:
         engine.dispose()

@@ -15,13 +15,15 @@ from sqlalchemy import Connection, Engine, Row, and_, delete, select, update
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
-from fencepost.errors import ConfigurationError, LedgerUnavailable
+from fencepost.errors import CHECK_SQL, LedgerUnavailable
 from fencepost.job import JobSpec
 from fencepost.keys import check_namespace
 from fencepost.ledger.writing import insert_ignoring
 from fencepost.sql.engines import now_ms, open_engine, synchronous_url
-from fencepost.sql.tables import events, jobs
+from fencepost.sql.faults import short_cause
+from fencepost.sql.tables import cursors, events, jobs
 from fencepost.sql.upgrade import HEAD, require, revision, upgrade
+from fencepost.sql.urls import LEDGERS, check_sql_url
 from fencepost.states import TERMINAL
 
 __all__ = ["ACCEPTED", "Ledger", "LedgerEvent", "LedgerJob"]
@@ -29,6 +31,7 @@ __all__ = ["ACCEPTED", "Ledger", "LedgerEvent", "LedgerJob"]
 ACCEPTED: Final = "accepted"
 """The state of a durable job that Redis has not told of yet."""
 _IDS: Final = 500
+_OF_A_SENDER: Final = ("accept", "withdraw")
 
 
 class LedgerJob(msgspec.Struct, kw_only=True, frozen=True):
@@ -84,13 +87,9 @@ class Ledger:
     """
 
     def __init__(self, url: str | URL, namespace: str, *, part: int = 0) -> None:
+        shown = url if isinstance(url, str) else url.render_as_string(hide_password=False)
+        check_sql_url(shown, "ledger", LEDGERS)
         parsed = synchronous_url(url)
-        if parsed.get_backend_name() not in ("sqlite", "postgresql"):
-            raise ConfigurationError(
-                "ledger",
-                f"a ledger cannot be kept in {parsed.get_backend_name()}",
-                "Use sqlite:///ledger.sqlite or postgresql+psycopg://host/database.",
-            )
         self.namespace, self.part = check_namespace(namespace), part
         patient = parsed.drivername == "postgresql+psycopg" and "connect_timeout" not in parsed.query
         self.engine: Engine = open_engine(parsed, connect_args={"connect_timeout": 5} if patient else {})
@@ -105,7 +104,7 @@ class Ledger:
         """Close the connections; a later call opens new ones."""
         self.engine.dispose()
 
-    def prepare(self) -> None:
+    def prepare(self, what: str = "open") -> None:
         """See that the tables are there: SQLite gets them, a server must have them. Cheap after the first time."""
         if self._prepared:
             return
@@ -116,7 +115,7 @@ class Ledger:
                     if self.engine.dialect.name != "sqlite":
                         require(connection, "ledger")
             except DBAPIError as error:
-                raise unavailable("open", error) from error
+                raise unavailable(what, error) from error
             if self.engine.dialect.name == "sqlite" and not current:
                 upgrade(self.engine)
             self._prepared = True
@@ -124,7 +123,7 @@ class Ledger:
     @contextmanager
     def begin(self, what: str) -> Iterator[Connection]:
         """One transaction, committed at the end of the block. SQLite: it holds the only write lock from its start."""
-        self.prepare()
+        self.prepare(what)
         committing = False
         try:
             with self.engine.connect() as connection:
@@ -144,7 +143,7 @@ class Ledger:
     @contextmanager
     def reading(self, what: str) -> Iterator[Connection]:
         """One consistent view of all tables, which holds up no writer."""
-        self.prepare()
+        self.prepare(what)
         postgresql = self.engine.dialect.name == "postgresql"
         options: dict[str, Any] = {"isolation_level": "REPEATABLE READ"} if postgresql else {"fencepost_reading": True}
         try:
@@ -220,6 +219,12 @@ class Ledger:
             rows = connection.execute(select(events).where(which).order_by(events.c.epoch, events.c.seq)).all()
         return [as_event(row) for row in rows]
 
+    def namespaces(self) -> list[str]:
+        """The namespaces that have a job or an event here, by name."""
+        copied = select(cursors.c.namespace).where(cursors.c.copied > 0)
+        with self.reading("read the namespaces") as connection:
+            return sorted(connection.scalars(copied.union(select(jobs.c.namespace))))
+
     def _mine(self, job_id: str) -> Any:
         return and_(jobs.c.namespace == self.namespace, jobs.c.job_id == job_id)
 
@@ -237,9 +242,8 @@ def as_event(row: Row[Any]) -> LedgerEvent:
 
 
 def unavailable(what: str, error: SQLAlchemyError, executed: bool | None = False) -> LedgerUnavailable:
-    """The error that callers see, with the first line of what the driver said."""
-    cause = str(getattr(error, "orig", None) or error).strip().split("\n")[0]
-    return LedgerUnavailable(what, cause[:300], executed)
+    """The error that callers see, in the words of the driver."""
+    return LedgerUnavailable(what, short_cause(error), executed, "" if what in _OF_A_SENDER else CHECK_SQL)
 
 
 def _row(namespace: str, part: int, spec: JobSpec, moment: int) -> dict[str, Any]:

@@ -10,19 +10,17 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from sqlalchemy import and_, delete, exists, func, or_, select, update
 
-from fencepost.errors import ConfigurationError
 from fencepost.job import JobSpec
 from fencepost.ledger.book import Ledger
 from fencepost.ledger.writing import insert_ignoring
 from fencepost.sql.engines import now_ms
+from fencepost.sql.prune import RETENTION_MS, Kept, check_age
 from fencepost.sql.tables import cursors, events, jobs, marks
 from fencepost.states import TERMINAL, State
 
 __all__ = ["RETENTION_MS", "Pruned", "prune"]
 
-RETENTION_MS: Final = 7 * 86_400_000
-"""How long Redis keeps a failed job where its kind says nothing else."""
-_JOBS: Final = 1_000
+_JOBS: Final = 500
 
 
 class Pruned(NamedTuple):
@@ -33,39 +31,42 @@ class Pruned(NamedTuple):
     until_ms: int
 
 
-def prune(ledger: Ledger, older_than_ms: int, *, retention_ms: int = RETENTION_MS) -> Pruned:
+def prune(
+    ledger: Ledger, older_than_ms: int, *, retention_ms: int = RETENTION_MS, kept: Kept = lambda _: set()
+) -> Pruned:
     """Delete jobs that ended longer ago than older_than_ms, with their events, and old events of no job.
 
-    retention_ms: the longest that any kind keeps its jobs in Redis; nothing younger may go. A transaction for every
-    1,000 jobs: a prune that is interrupted has done a part, and goes on when it is called again. Raises
-    ConfigurationError where older_than_ms is less than the retention, LedgerUnavailable.
+    kept: asks Redis, before anything goes; a job it still has stays. retention_ms: the longest that any kind keeps its
+    jobs in Redis, at least RETENTION_MS counts; nothing younger may go. A transaction for every 500 jobs: a prune that
+    is interrupted has done a part, and goes on when it is called again. Raises ConfigurationError where older_than_ms
+    is less than the retention, LedgerUnavailable, RedisUnavailable.
     """
-    if older_than_ms < retention_ms:
-        raise ConfigurationError(
-            "older_than",
-            f"{older_than_ms / 86_400_000:g} days are less than the {retention_ms / 86_400_000:g} days for which jobs "
-            f"can be read in Redis",
-            "The reconciler needs to know that such jobs have ended. Prune what is older.",
-        )
+    harm = "The reconciler needs to know that such jobs have ended."
+    check_age(older_than_ms, retention_ms, "jobs can be read in Redis", harm)
+    kept(())
     until = now_ms() - older_than_ms
     gone_jobs = gone_events = 0
     place: str | None = ""
     while place is not None:
-        place, some_jobs, some_events = _some_jobs(ledger, until, place)
+        place, some_jobs, some_events = _some_jobs(ledger, until, place, kept)
         gone_jobs, gone_events = gone_jobs + some_jobs, gone_events + some_events
     return Pruned(gone_jobs, gone_events + _of_no_job(ledger, until), until)
 
 
-def _some_jobs(ledger: Ledger, until: int, place: str) -> tuple[str | None, int, int]:
+def _some_jobs(ledger: Ledger, until: int, place: str, kept: Kept) -> tuple[str | None, int, int]:
     """Delete some jobs with an id behind place; returns where to go on (None: through), jobs and events deleted."""
     c, e = jobs.c, events.c
     old = and_(c.namespace == ledger.namespace, c.state.in_(TERMINAL), c.finished_at_ms < until)
     recent = exists().where(e.namespace == c.namespace, e.job_id == c.job_id, e.at_ms >= until)
     columns = (c.job_id, c.state, c.finished_at_ms, c.spec)
-    with ledger.begin("prune") as connection:
-        page = select(*columns).where(old, ~recent, c.job_id > place).order_by(c.job_id).limit(_JOBS)
+    page = select(*columns).where(old, ~recent, c.job_id > place).order_by(c.job_id).limit(_JOBS)
+    with ledger.reading("prune") as connection:
         rows = connection.execute(page).all()
-        ids = [row.job_id for row in rows if not _still_kept(row)]
+    ids = [row.job_id for row in rows if not _still_kept(row)]
+    in_redis = kept(ids) if ids else set()
+    ids = [job_id for job_id in ids if job_id not in in_redis]
+    with ledger.begin("prune") as connection:  # what has begun anew meanwhile stays
+        ids = list(connection.scalars(select(c.job_id).where(old, ~recent, c.job_id.in_(ids)).with_for_update()))
         gone = _delete(connection, ledger.namespace, e.job_id.in_(ids), until) if ids else 0
         connection.execute(delete(jobs).where(c.namespace == ledger.namespace, c.job_id.in_(ids)))
         return (rows[-1].job_id if len(rows) == _JOBS else None), len(ids), gone

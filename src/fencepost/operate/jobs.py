@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -13,7 +13,7 @@ from fencepost.keys import Keys, check_queue
 from fencepost.operate.plan import LOOKS, Place, Plan, View, after, cursor_of, look, place_of, text
 from fencepost.states import State
 
-__all__ = ["Event", "JobView", "Page", "history", "job", "jobs", "records", "summary"]
+__all__ = ["Event", "JobView", "Page", "history", "job", "jobs", "present", "records", "summary"]
 
 T = TypeVar("T")
 
@@ -149,6 +149,16 @@ def records(keys: Keys, job_ids: list[str], fields: tuple[str, ...] = SUMMARY) -
         for job_id, values in zip(part, view.replies, strict=True):
             known = {name: value for name, value in zip(fields, values, strict=True) if value is not None}
             out[job_id] = JobRecord.from_hash(job_id, known) if known else None
+    return out
+
+
+def present(keys: Keys, job_ids: Sequence[str]) -> Plan[set[str]]:
+    """Those of the jobs that Redis still has, in whatever state. Asks Redis in any case, even for none."""
+    out: set[str] = set()
+    for at in range(0, max(len(job_ids), 1), LOOKS):
+        part = job_ids[at : at + LOOKS]
+        view: View = yield look(keys, [("EXISTS", keys.job(job_id)) for job_id in part])
+        out |= {job_id for job_id, there in zip(part, view.replies, strict=True) if there}
     return out
 
 

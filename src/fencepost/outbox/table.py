@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from sqlalchemy import Connection, Engine, and_, delete, func, select, text, update
 from sqlalchemy.exc import SQLAlchemyError
 
-from fencepost.errors import ConfigurationError, LedgerUnavailable
+from fencepost.errors import CHECK_SQL, ConfigurationError, LedgerUnavailable
 from fencepost.sql.engines import now_ms
 from fencepost.sql.faults import fault_of, short_cause
 from fencepost.sql.tables import outbox
@@ -226,4 +226,5 @@ def _errors(what: str) -> Iterator[None]:
             raise ConfigurationError(
                 "outbox", "the database has no table fencepost_outbox", "Run `fencepost sql upgrade URL` once."
             ) from error
-        raise LedgerUnavailable(what, short_cause(error), None if fault_of(error) == "away" else False) from error
+        executed = None if fault_of(error) == "away" and not what.endswith("read") else False
+        raise LedgerUnavailable(what, short_cause(error), executed, CHECK_SQL) from error

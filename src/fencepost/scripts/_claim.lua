@@ -6,7 +6,9 @@ local jobs, queues, extras, NONE = {}, {}, {}, {}
 local function add_extras(index, old, opt)
   local n = #extras
   extras[n + 1], extras[n + 2], extras[n + 3] = index, opt.resource or '', opt.version or ''
-  extras[n + 4], extras[n + 5] = old ~= NONE and (old[1] or '0') or '', old[2] or ''
+  local before = old ~= NONE or opt.restored -- an r behind the crashes: the ledger put it back, what it had kept is lost
+  extras[n + 4] = before and (old[1] or '0') .. (opt.restored and 'r' or '') or ''
+  extras[n + 5] = old[2] or ''
 end
 -- Back in a while, no attempt charged.
 local function put_off(id, key, kind, due, why, resource)

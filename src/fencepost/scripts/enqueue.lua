@@ -3,7 +3,7 @@
 -- KEYS: meta events stats leases later dead recent, then one ready key for each queue of the batch
 -- ARGV: queue_limit (0 = none), then items: id queue kind payload options
 --       options: '' or "name=value" lines: version priority resource limit on_busy ordered dedup max_crashes
---       retention_ms failed_retention_ms durable generation, kept with the job; delay_ms run_at_ms idem fingerprint idem_ttl_ms
+--       retention_ms failed_retention_ms durable generation restored, kept with the job; delay_ms run_at_ms idem fingerprint idem_ttl_ms
 -- RETURNS: a flat list, 3 values an item: word id state
 --          QUEUED | SCHEDULED (accepted, or accepted before: the same id sent again tells its present state)
 --          DUPLICATE (the dedup key belongs to the live job told) | REPLAYED (same idempotency key, same request)

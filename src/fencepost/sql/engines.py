@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
+import weakref
+from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, create_engine, event
@@ -10,8 +13,9 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from fencepost.errors import ConfigurationError
+from fencepost.sql.urls import check_sql_url
 
-__all__ = ["now_ms", "open_engine", "synchronous_url"]
+__all__ = ["absent_file", "existing", "now_ms", "open_engine", "synchronous_url"]
 
 # The synchronous driver for each asynchronous one that a user's own URL may name.
 _SYNCHRONOUS: Final = {
@@ -25,6 +29,18 @@ _SYNCHRONOUS: Final = {
     "mariadb+asyncmy": "mariadb+pymysql",
 }
 
+_engines: Final[weakref.WeakSet[Engine]] = weakref.WeakSet()
+
+
+def _forget_connections() -> None:
+    """A forked child must not speak on its parent's connections: it leaves them alone and opens its own."""
+    for engine in list(_engines):
+        engine.dispose(close=False)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_connections)
+
 
 def now_ms() -> int:
     """Milliseconds since 1970 by this host, for rows that no event of Redis made."""
@@ -33,14 +49,36 @@ def now_ms() -> int:
 
 def synchronous_url(url: str | URL) -> URL:
     """Return the URL with a synchronous driver. Raises ConfigurationError for text that is no URL."""
+    if isinstance(url, str):
+        check_sql_url(url)
     try:
         parsed = make_url(url)
-    except ArgumentError as error:
+    except (ArgumentError, ValueError) as error:
         shown = str(url).split("@")[-1]  # what stands before it may be a password
         raise ConfigurationError(
-            "SQL URL", f"{shown[:80]!r} is none", "Write sqlite:///ledger.sqlite or postgresql+psycopg://host/database."
+            "SQL URL", f"{shown[:80]!r} is none", "Write sqlite:///shop.sqlite or postgresql+psycopg://host/database."
         ) from error
     return parsed.set(drivername=_SYNCHRONOUS.get(parsed.drivername, parsed.drivername))
+
+
+def absent_file(url: str | URL) -> Path | None:
+    """The file of a SQLite URL that is not there, which opening it would make; None for all else."""
+    parsed = synchronous_url(url)
+    if parsed.get_backend_name() != "sqlite" or parsed.database in (None, "", ":memory:"):
+        return None
+    if str(parsed.database).startswith("file:"):  # SQLite reads it by rules of its own
+        return None
+    path = Path(str(parsed.database))
+    return None if path.exists() else path
+
+
+def existing(url: str | URL) -> str | URL:
+    """Return the URL. Raises ConfigurationError where it names a SQLite file that is not there."""
+    if path := absent_file(url):
+        raise ConfigurationError(
+            "SQL URL", f"no such file: {path.absolute()}; nothing was created", "Correct the path."
+        )
+    return url
 
 
 def open_engine(url: str | URL, **settings: Any) -> Engine:
@@ -52,6 +90,11 @@ def open_engine(url: str | URL, **settings: Any) -> Engine:
     try:
         engine = create_engine(parsed, pool_pre_ping=True, **settings)
     except (NoSuchModuleError, ModuleNotFoundError) as error:
+        if parsed.drivername in ("mysql", "mariadb"):  # SQLAlchemy takes it for MySQLdb, which few have
+            raise ConfigurationError(
+                "SQL URL", f"the driver of {parsed.drivername!r} is not installed",
+                f"Write {parsed.drivername}+pymysql://…, and pip install 'fencepost[mysql]'.",
+            ) from error  # fmt: skip
         extra = {"postgresql": "postgres", "mysql": "mysql", "mariadb": "mysql"}.get(parsed.get_backend_name(), "sql")
         raise ConfigurationError(
             "SQL URL", f"the driver of {parsed.drivername!r} is not installed", f"pip install 'fencepost[{extra}]'."
@@ -59,6 +102,7 @@ def open_engine(url: str | URL, **settings: Any) -> Engine:
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
+    _engines.add(engine)
     return engine
 
 

@@ -6,22 +6,23 @@ import logging
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from sqlalchemy import Connection, Engine, MetaData, create_mock_engine, inspect, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import Column, CreateIndex, CreateTable, Table
 from sqlalchemy.types import String
 
-from fencepost.errors import ConfigurationError, LedgerUnavailable
+from fencepost.errors import CHECK_SQL, ConfigurationError, LedgerUnavailable
 from fencepost.sql.engines import open_engine
+from fencepost.sql.faults import short_cause
 from fencepost.sql.tables import METADATA, PARTS
 
 __all__ = ["DIALECTS", "HEAD", "Upgraded", "ddl", "missing", "require", "revision", "upgrade"]
 
 HEAD: Final = "0001"
 """The newest revision of the folder migrations."""
-DIALECTS: Final = ("postgresql", "sqlite", "mysql")
+DIALECTS: Final = ("postgresql", "sqlite", "mysql", "mariadb")
 VERSION_TABLE: Final = "fencepost_version"
 _version: Final = Table(VERSION_TABLE, MetaData(), Column("version_num", String(32), primary_key=True))
 _LOCK: Final = 7_236_518_903_441  # any number that nobody else uses for an advisory lock
@@ -43,8 +44,10 @@ def upgrade(target: str | Engine) -> Upgraded:
     transaction. Raises ConfigurationError (a newer Fencepost was here), LedgerUnavailable.
     """
     engine = open_engine(target) if isinstance(target, str) else target
+    connected = False
     try:
         with _one_at_a_time, engine.begin() as connection:  # Alembic keeps its context in a module
+            connected = True
             _lock(connection)
             before, had = revision(connection), _tables(connection)
             if before not in ("", HEAD):
@@ -55,7 +58,8 @@ def upgrade(target: str | Engine) -> Upgraded:
             _unlock(connection)
             return Upgraded(before, HEAD, [name for name in made if name in METADATA.tables])
     except DBAPIError as error:
-        raise LedgerUnavailable("sql upgrade", _first_line(error), None) from error
+        # What was begun is rolled back, or (MySQL) done by the next call; before the connection nothing was.
+        raise LedgerUnavailable("sql upgrade", short_cause(error), None if connected else False, CHECK_SQL) from error
     finally:
         if isinstance(target, str):
             engine.dispose()
@@ -87,7 +91,8 @@ def ddl(dialect: str, parts: Sequence[str] = ("guard", "outbox", "ledger")) -> s
     """The statements that make the tables of some parts, for migrations of one's own."""
     if dialect not in DIALECTS:
         raise ConfigurationError("dialect", f"{dialect!r} is not known", f"Known are {', '.join(DIALECTS)}.")
-    engine = create_mock_engine(f"{dialect}://", lambda *_, **__: None)
+    name = "mysql" if dialect == "mariadb" else dialect  # one text for both
+    engine = create_mock_engine(f"{name}://", lambda *_, **__: None)
     out: list[str] = []
     for part in parts:
         out.append(f"-- {part}")
@@ -137,7 +142,3 @@ def _lock(connection: Connection) -> None:
 def _unlock(connection: Connection) -> None:
     if connection.dialect.name in ("mysql", "mariadb"):
         connection.execute(text("SELECT RELEASE_LOCK('fencepost_upgrade')"))
-
-
-def _first_line(error: Any) -> str:
-    return str(getattr(error, "orig", error)).strip().split("\n")[0][:300]

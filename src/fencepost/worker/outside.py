@@ -75,6 +75,8 @@ class Outside:
             kept = msgspec.json.decode(raw)
             self.known, self.result = kept["state"], kept.get("result")
             self.key = kept["key"]  # what the provider was told the first time
+        elif self._run.claimed.restored:  # an earlier run may have begun it: that is lost with Redis
+            self.known = "unknown"
         self._run.check()
         return self.known != "done"
 

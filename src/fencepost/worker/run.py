@@ -151,7 +151,10 @@ class Run:
 
         Send it to the provider as its idempotency key.
         """
-        return f"{self.job_id}:{self._named('effect_key', name)}"
+        if self._named("effect_key", name).startswith(":"):
+            raise ArgumentsRefused(self.kind, "effect_key", f"{name!a:.60} begins with a colon, which is the separator")
+        # Doubled in the id, so that job "a" with effect "1:x" has another key than job "a:1" with effect "x".
+        return f"{self.job_id.replace(':', '::')}:{name}"
 
     def _named(self, what: str, name: str) -> str:
         if not 0 < len(name) <= 100 or not name.isprintable() or name != name.strip():

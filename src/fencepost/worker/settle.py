@@ -29,7 +29,28 @@ __all__ = [
 
 _log = logging.getLogger("fencepost.worker")
 _REPEAT_MS: Final = 200
+_MOST_REPEATS: Final = 20
 _UNKNOWN_KIND_DELAY_MS: Final = 5_000
+
+
+class _Repeats:
+    """How often a job's section was repeated for free in this process; then it is charged, or it would never end."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+
+    def free(self, job_id: str) -> bool:
+        """Count one more and return whether it is within the limit."""
+        count = self._counts.pop(job_id, 0) + 1
+        if count > _MOST_REPEATS:
+            return False
+        self._counts[job_id] = count
+        if len(self._counts) > 10_000:  # the oldest were done long ago
+            del self._counts[next(iter(self._counts))]
+        return True
+
+
+_repeats: Final = _Repeats()
 
 
 class TimedOut(Exception):
@@ -60,7 +81,7 @@ def of_value(run: Run, value: Any) -> Outcome:
 
 def of_error(run: Run, error: BaseException) -> Outcome:
     """The handler raised: retry or bury, as its policy says."""
-    if isinstance(error, SectionRepeat):  # nothing is wrong with the job: the database asks to do it again
+    if isinstance(error, SectionRepeat) and _repeats.free(run.job_id):  # nothing is wrong: it is to be done again
         delay_ms = random.randint(_REPEAT_MS // 4, _REPEAT_MS)
         emit(_log, logging.INFO, "section_repeated", job_id=run.job_id, kind=run.kind, cause=str(error)[:200])
         return _outcome(run.claimed, "RELEASE", (delay_ms, "section_repeat"))
