@@ -275,13 +275,8 @@ class RedisUnavailable(FencepostError):
         )
 
 
-CHECK_SQL = "Check host, port, database and user, and whether the server runs."
-"""The hint of LedgerUnavailable where no job was being sent."""
-
-
 class LedgerUnavailable(FencepostError):
-    """The database of the ledger or the outbox is away. executed: False = nothing was changed; None = unknown. hint:
-    what to do, in full sentences; by default what helps the sender of a job."""
+    """The SQL database is away. executed: as above, never True. hint: what to do, where no job is being sent."""
 
     def __init__(self, what: str, cause: str, executed: bool | None = False, hint: str = "") -> None:
         super().__init__(what, cause, executed, hint)
@@ -289,14 +284,9 @@ class LedgerUnavailable(FencepostError):
 
     def __str__(self) -> str:
         changed = "Nothing was changed" if self.executed is False else "Whether it was carried out is unknown"
-        again = (
-            "Send it again with the same job id or idempotency key; if it goes on, see whether the server runs. Jobs "
-            "that are not durable go on."
-        )
-        return (
-            f"the SQL database gave no answer to `{self.what}` ({self.cause.rstrip('. ')}). {changed}. "
-            f"{self.hint or again}"
-        )
+        again = "Send it again with the same job id or idempotency key; if it goes on, see whether the server runs."
+        then = self.hint or f"{again} Jobs that are not durable go on."
+        return f"the SQL database gave no answer to `{self.what}` ({self.cause.rstrip('. ')}). {changed}. {then}"
 
 
 class ScriptError(FencepostError):

@@ -188,8 +188,9 @@ class Store:
         args = [job_id, "1" if hard else "", harmless_text(reason, _REASON_LIMIT), request_id]
         return Call("cancel", load("cancel"), self._base, args, _answer)
 
-    def requeue(self, job_ids: Sequence[str], request_id: str) -> Call[list[Answer]]:
-        return Call("requeue", load("requeue"), self._base, [request_id, *job_ids], _answers)
+    def requeue(self, job_ids: Sequence[str], request_id: str, least: int = 0) -> Call[list[Answer]]:
+        """REQUEUED | ILLEGAL | DUPLICATE | GONE for each job, in order. least: no new generation is below it."""
+        return Call("requeue", load("requeue"), self._base, [request_id, least, *job_ids], _answers)
 
     def purge(self, job_ids: Sequence[str], reason: str) -> Call[list[Answer]]:
         return Call("purge", load("purge"), self._base, [reason, *job_ids], _answers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine
@@ -52,7 +53,15 @@ def test_without_an_outbox_it_says_what_to_give(cli):
     assert "Give SQL_URL, or an --app that has an outbox." in cli.err
 
 
+def test_a_missing_file_is_not_made(cli, tmp_path):
+    for words in (("--once",), ("--status",), ("--held",)):
+        cli("relay", "sqlite:///typo.sqlite", *words, code=2)
+        assert "no such file" in cli.err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_database_without_tables_is_refused_before_it_runs(cli, sqlite_url):
+    Path(sqlite_url.removeprefix("sqlite:///")).touch()
     cli("relay", sqlite_url, code=2)
     assert "fencepost sql upgrade" in cli.err
 
@@ -79,11 +88,11 @@ def test_reconcile_lists_with_dry_run_and_brings_back_without(cli, partition, re
     with ledger.begin("test") as connection:
         connection.exec_driver_sql("UPDATE fencepost_jobs SET updated_at_ms = 1")
     ledger.close()
-    out = cli("ledger", "reconcile", "--ledger", sqlite_url, "--dry-run")
+    out = cli("ledger", "reconcile", "--ledger", sqlite_url, "--dry-run", code=1)
     assert [" ".join(line.split()) for line in out.splitlines()[1:]] == [
         "lost lost accepted absent",
         "1 open durable jobs and 0 jobs in Redis compared: 1 lost",
-        "nothing was changed",
+        "no job was changed; the ledger copied what it had not copied yet",
     ]
     assert partition.state("lost") is None
     assert cli.json("ledger", "reconcile", "--ledger", sqlite_url)["counts"] == {"lost": 1}

@@ -35,7 +35,7 @@ class Operated(World):
         self.end(job, "cancelled", reason, run)
         return "CANCELLED", was
 
-    def requeue(self, job_ids: list[str], request: str) -> list[Pair]:
+    def requeue(self, job_ids: list[str], request: str, least: int = 0) -> list[Pair]:
         self.begin()
         out: list[Pair] = []
         seen: dict[str, str] = {}
@@ -50,12 +50,12 @@ class Operated(World):
             elif job.dedup in self.dedup:
                 out.append(("DUPLICATE", self.dedup[job.dedup]))
             else:
-                self._start_again(job, request)
+                self._start_again(job, request, least)
                 seen[job_id] = str(job.generation)
                 out.append(("REQUEUED", seen[job_id]))
         return out
 
-    def _start_again(self, job: Job, request: str) -> None:
+    def _start_again(self, job: Job, request: str, least: int) -> None:
         blank = Job(job.id, job.queue, job.kind)
         job.attempts = 0  # not absent: an earlier generation may have left steps behind
         for name in (
@@ -69,7 +69,8 @@ class Operated(World):
             "checkpoint",
         ):
             setattr(job, name, getattr(blank, name))
-        job.state, job.generation, job.requeue_request = "queued", (job.generation or 1) + 1, request
+        job.generation = max((job.generation or 1) + 1, least)
+        job.state, job.requeue_request = "queued", request
         job.nonce, job.expires, job.due = "", None, None
         job.score_ms = self.now
         if job.dedup:

@@ -266,10 +266,14 @@ class Machine(RuleBasedStateMachine):
     more_cancelling = cancel
 
     @precondition(lambda self: self.ids)
-    @rule(places=st.lists(pick, min_size=1, max_size=3), request=st.sampled_from(["", "", "again"]))
-    def requeue(self, places: list[int], request: str) -> None:
+    @rule(
+        places=st.lists(pick, min_size=1, max_size=3),
+        request=st.sampled_from(["", "", "again"]),
+        least=st.sampled_from([0, 0, 3]),
+    )
+    def requeue(self, places: list[int], request: str, least: int) -> None:
         ended = [job.id for job in self.both.model.in_state("failed", "cancelled")] or self.ids
-        self.both.do("requeue", [ended[at % len(ended)] for at in places], request or self.fresh("r"))
+        self.both.do("requeue", [ended[at % len(ended)] for at in places], request or self.fresh("r"), least)
 
     @precondition(lambda self: self.ids)
     @rule(places=st.lists(pick, min_size=1, max_size=3), what=st.sampled_from(["purge", "heal", "flush"]))

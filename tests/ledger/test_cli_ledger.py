@@ -90,7 +90,7 @@ def test_verify_and_export_need_no_redis(cli, told, monkeypatch, ledger_url, nam
     monkeypatch.delenv("FENCEPOST_REDIS_URL")
     monkeypatch.delenv("FENCEPOST_LEDGER_URL")
     monkeypatch.setenv("FENCEPOST_DATA", "/nowhere/at/all")  # a private server could not start here
-    for words in (("verify",), ("export",), ("status",), ("prune", "--older-than", "90d")):
+    for words in (("verify",), ("export",), ("status",)):
         cli("ledger", *words, "--ledger", ledger_url, "--namespace", namespace)
 
 
@@ -106,17 +106,67 @@ def test_export_writes_every_event(cli, told, partition, tmp_path):
     assert cli("ledger", "export", "--since", "1h", "--kind", "no-such-kind") == ""
 
 
-def test_a_moment_without_a_zone_is_refused(cli, ledger):
-    cli("ledger", "export", "--since", "2020-01-01T00:00:00", code=2)
-    assert "time zone" in cli.err
+@pytest.mark.parametrize("text", ["yesterday", "2026-01-01", "2026-01-01T00:00:00"])
+def test_what_is_no_moment_is_told_how_one_looks(cli, told, text):
+    cli("ledger", "export", "--since", text, code=2)
+    assert f"since: {text!r} {'is no moment' if text == 'yesterday' else 'has no time zone'}" in cli.err
+    assert "Write 2030-01-01T09:00:00+01:00, or how long ago" in cli.err
 
 
-def test_prune_refuses_what_redis_may_have_and_deletes_the_rest(cli, told, ledger):
+def test_a_namespace_of_which_the_ledger_has_nothing_is_no_success(cli, told, ledger, namespace):
+    there = f"no events of namespace 'typo' in {ledger.where}; it has: {namespace}\n"
+    for words, code in (
+        (("verify",), 1),
+        (("status",), 1),
+        (("export",), 1),
+        (("export", "--job", told["done"]), 3),
+    ):
+        assert cli("ledger", *words, "--namespace", "typo", code=code) == ""
+        assert cli.err.endswith(there)
+
+
+def test_an_empty_ledger_proves_nothing(cli, ledger):
+    cli("ledger", "verify", code=1)
+    assert "it has none of any namespace" in cli.err
+
+
+def test_export_of_a_job_that_is_not_there_is_exit_code_3(cli, told):
+    cli("ledger", "export", "--job", "nobody", code=3)
+    assert "nobody was not found" in cli.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("verify",), ("status",), ("export",), ("prune", "--older-than", "90d"), ("reconcile",)],
+)
+def test_reading_makes_no_file(cli, tmp_path, words):
+    path = tmp_path / "typo.sqlite"
+    cli("ledger", *words, "--ledger", f"sqlite:///{path}", code=2)
+    assert f"no such file: {path}; nothing was created" in cli.err
+    assert not path.exists()
+
+
+def test_a_ledger_in_memory_is_refused(cli):
+    for url in ("sqlite://", "sqlite:///:memory:"):
+        cli("ledger", "run", "--once", "--ledger", url, code=2)
+        assert "would not outlive the process" in cli.err
+
+
+def test_prune_refuses_what_redis_may_have_and_deletes_the_rest(cli, told, ledger, partition):
     cli("ledger", "prune", "--older-than", "1d", code=2)
+    assert "1 days are less than the 7 days" in cli.err
     assert "Nothing was changed" in cli.err
     age(ledger, 100 * DAY_MS)
+    cli("ledger", "prune", "--older-than", "90d", "--url", "redis://127.0.0.1:1/0", code=4)
+    cli("ledger", "prune", "--older-than", "90d")
+    assert ledger.job(told["done"]) is not None, "Redis still has it"
+    partition.purge(told["done"])
+    assert cli.json("ledger", "prune", "--older-than", "90d")["jobs"] == 1
+    assert ledger.job(told["done"]) is None
+    for key in partition.redis.scan_iter(f"{partition.keys.job('')}*"):
+        partition.redis.delete(key)
     gone = cli.json("ledger", "prune", "--older-than", "90d")
-    assert gone["jobs"] > 10
+    assert gone["jobs"] > 7
     assert cli("ledger", "prune", "--older-than", "90d").startswith("0 jobs and 0 events deleted that ended before ")
     assert verify(ledger).ok
 
@@ -127,18 +177,22 @@ def test_reconcile_lists_what_differs_and_brings_back_what_was_lost(cli, partiti
     ledger.accept([spec])
     partition.enqueue(spec)
     cli("ledger", "run", "--once")
-    assert cli("ledger", "reconcile").startswith("nothing differs\n")
+    assert cli("ledger", "reconcile", "--dry-run").startswith("nothing differs\n")
     past.restore()
-    dry = cli.json("ledger", "reconcile", "--dry-run")
+    dry = cli.json("ledger", "reconcile", "--dry-run", code=1)
     assert dry["divergences"] == [{"job_id": "durable", "what": "lost", "sql": "queued", "redis": ""}]
     assert partition.state("durable") is None
-    assert "durable  lost  queued  absent\n" in cli("ledger", "reconcile")
+    out = cli("ledger", "reconcile")
+    assert "durable  lost  queued  absent\n" in out
+    assert out.endswith("compared: 1 lost, put back\n")
     assert partition.state("durable") == "queued"
 
 
 def test_a_database_that_is_away_is_exit_code_4(cli, ledger):
     cli("ledger", "verify", "--ledger", "postgresql://nobody@127.0.0.1:1/none", code=4)
     assert cli.err.startswith("fencepost: the SQL database gave no answer")
+    assert "Nothing was changed. Check host, port, database and user" in cli.err
+    assert "job id" not in cli.err
 
 
 def test_nobody_says_where_the_ledger_is(cli, monkeypatch):

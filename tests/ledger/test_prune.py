@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import insert, select, update
 
-from fencepost.errors import ConfigurationError
+from fencepost.errors import ConfigurationError, RedisUnavailable
 from fencepost.job import JobSpec
+from fencepost.ledger import Ledger
 from fencepost.ledger.prune import Pruned, prune
 from fencepost.ledger.verify import verify
 from fencepost.sql.engines import now_ms, open_engine
 from fencepost.sql.prune import prune as prune_guard
-from fencepost.sql.tables import effects, events, fences, jobs
+from fencepost.sql.tables import effects, events, fences, jobs, outbox
 from fencepost.sql.upgrade import upgrade
 from tests.ledger.copies import copied_lines, cursor_of
 from tests.ledger.stories import everything
@@ -111,20 +112,112 @@ def test_an_empty_ledger_has_nothing_to_prune(ledger):
     assert isinstance(prune(ledger, 90 * DAY_MS), Pruned)
 
 
-def test_old_effects_and_fences_go_and_young_ones_stay(any_database):
+def test_jobs_that_redis_still_has_stay_however_old(partition, ledger, archiver):
+    kept, gone = (partition.put("done").job_id for _ in range(2))
+    archiver.copy_all()
+    age(ledger, 100 * DAY_MS)
+    assert prune(ledger, 90 * DAY_MS, kept=lambda ids: {kept} & set(ids))[:2] == (1, 3)
+    assert ledger.job(gone) is None
+    assert ledger.job(kept) is not None
+    assert verify(ledger).ok
+
+
+# -- the guard ------------------------------------------------------------------------------------------------
+
+
+def _nobody(_ids) -> set[str]:
+    return set()
+
+
+@pytest.fixture
+def guard(any_database):
+    """A database with the guard's tables."""
     upgrade(any_database)
-    engine, now = open_engine(any_database), now_ms()
-    with engine.begin() as connection:
-        for name, at in (("old", now - 40 * DAY_MS), ("young", now - 10 * DAY_MS)):
-            for namespace in ("a", "b"):
-                who = {"namespace": namespace, "token": 1, "nonce": "n"}
-                connection.execute(insert(fences).values(resource=name, updated_at_ms=at, **who))
-                connection.execute(insert(effects).values(effect_key=name, job_id="j", created_at_ms=at, **who))
-    with pytest.raises(ConfigurationError, match="would do its work twice"):
-        prune_guard(any_database, 5 * DAY_MS)
-    assert prune_guard(any_database, 30 * DAY_MS, namespace="a") == (1, 1)
-    assert prune_guard(any_database, 30 * DAY_MS) == (1, 1)
-    with engine.connect() as connection:
-        assert set(connection.scalars(select(fences.c.resource))) == {"young"}
-        assert set(connection.scalars(select(effects.c.effect_key))) == {"young"}
+    engine = open_engine(any_database)
+    yield engine
     engine.dispose()
+
+
+def write(engine, table, name: str, age_days: int, *, namespace: str = "a", job_id: str = "j") -> None:
+    """One row of the guard, written so long ago."""
+    at = now_ms() - age_days * DAY_MS
+    values = {"namespace": namespace, "token": 1, "nonce": "n"}
+    values |= {"resource": name, "updated_at_ms": at} if table is fences else {}
+    values |= {"effect_key": name, "created_at_ms": at, "job_id": job_id} if table is effects else {}
+    with engine.begin() as connection:
+        connection.execute(insert(table).values(values))
+
+
+def left(engine) -> set[str]:
+    """The keys of the effects that are there."""
+    with engine.connect() as connection:
+        return set(connection.scalars(select(effects.c.effect_key)))
+
+
+def test_old_effects_and_fences_of_one_namespace_go_and_young_ones_stay(any_database, guard):
+    for namespace in ("a", "b"):
+        for name, days in (("old", 40), ("young", 10)):
+            write(guard, fences, f"{namespace}.{name}", days, namespace=namespace)
+            write(guard, effects, f"{namespace}.{name}", days, namespace=namespace)
+            write(guard, effects, f"{namespace}.{name}.lease", days, namespace=namespace, job_id="")
+    assert prune_guard(any_database, 30 * DAY_MS, namespace="a", kept=_nobody) == (2, 1, 0)
+    stay = {"a.young", "b.young", "b.old"}
+    assert left(guard) == stay | {f"{name}.lease" for name in stay}
+    with guard.connect() as connection:
+        assert set(connection.scalars(select(fences.c.resource))) == stay
+
+
+def test_the_effect_of_a_job_that_redis_has_stays_however_old(any_database, guard, monkeypatch):
+    monkeypatch.setattr("fencepost.sql.prune._PAGE", 3)
+    for number in range(10):
+        write(guard, effects, f"e{number}", 40 + number % 2, job_id=f"j{number}")
+    asked: list[str] = []
+
+    def kept(ids) -> set[str]:
+        asked.extend(ids)
+        return {"j4", "j7"} & set(ids)
+
+    assert prune_guard(any_database, 30 * DAY_MS, namespace="a", kept=kept) == (8, 0, 2)
+    assert left(guard) == {"e4", "e7"}
+    assert sorted(asked) == sorted(f"j{number}" for number in range(10))
+
+
+def test_the_effect_of_a_job_that_an_outbox_or_a_ledger_has_open_stays(any_database, guard, sqlite_url):
+    upgrade(sqlite_url)
+    for name in ("accepted", "ended", "unpublished", "published", "elsewhere"):
+        write(guard, effects, name, 40, job_id=name)
+    book, other = Ledger(sqlite_url, "a"), Ledger(sqlite_url, "b")
+    book.accept([JobSpec(id="accepted", kind="mail"), JobSpec(id="ended", kind="mail")])
+    other.accept([JobSpec(id="elsewhere", kind="mail")])
+    with book.begin("test") as connection:
+        connection.execute(update(jobs).where(jobs.c.job_id == "ended").values(state="done", finished_at_ms=1))
+    book.close()
+    other.close()
+    with guard.begin() as connection:
+        for name, at in (("unpublished", None), ("published", 1)):
+            row = {"job_id": name, "namespace": "a", "spec": "{}", "created_at_ms": 1, "published_at_ms": at}
+            connection.execute(insert(outbox).values(row))
+    gone = prune_guard(any_database, 30 * DAY_MS, namespace="a", kept=_nobody, others=[sqlite_url])
+    assert gone == (3, 0, 2)
+    assert left(guard) == {"accepted", "unpublished"}
+
+
+def test_nothing_of_the_guard_goes_while_redis_is_away(any_database, guard):
+    write(guard, effects, "job", 40)
+    write(guard, effects, "lease", 40, job_id="")
+    write(guard, fences, "fence", 40)
+
+    def away(_ids) -> set[str]:
+        raise RedisUnavailable("look", "refused", False)
+
+    with pytest.raises(RedisUnavailable):
+        prune_guard(any_database, 30 * DAY_MS, namespace="a", kept=away)
+    assert left(guard) == {"job", "lease"}
+    assert prune_guard(any_database, 30 * DAY_MS, namespace="a", kept=_nobody) == (2, 1, 0)
+
+
+@pytest.mark.parametrize(("age_ms", "shown"), [(1_000, "1 s"), (3_600_000, "1 h"), (5 * DAY_MS, "5 days")])
+def test_an_age_below_the_retention_is_refused_in_its_own_unit(sqlite_url, age_ms, shown):
+    for retention_ms, least in ((0, 7), (60 * DAY_MS, 60)):
+        with pytest.raises(ConfigurationError, match=f"{shown} are less than the {least} days .* do its work twice"):
+            prune_guard(sqlite_url, age_ms, namespace="a", kept=_nobody, retention_ms=retention_ms)

@@ -112,6 +112,18 @@ def test_a_requeued_job_starts_with_fresh_counters_and_keeps_its_history(partiti
     assert (again.attempt, again.crashes) == (1, 0)
 
 
+def test_a_requeue_starts_no_generation_below_the_least_that_is_asked_for(partition):
+    low, high = partition.put("failed").job_id, partition.put("failed").job_id
+    for _ in range(3):
+        partition.requeue(high)
+        partition.cancel(high)
+    answers = partition.run(partition.store.requeue([low, high], "ask", 3))
+    assert [tuple(one) for one in answers] == [("REQUEUED", "3"), ("REQUEUED", "5")]
+    assert [partition.record(one).generation for one in (low, high)] == [3, 5]
+    partition.cancel(low)
+    assert partition.requeue(low) == [("REQUEUED", "4")]
+
+
 def test_a_requeue_from_two_sessions_starts_one_run(partition):
     """report: laravel/horizon#310"""
     run = partition.put("failed")

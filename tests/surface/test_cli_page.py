@@ -12,7 +12,7 @@ from fencepost.cli.root import root
 from tests.surface.test_reference import REFERENCE, first_column, rows, section
 
 COMMON = {"--url", "--namespace", "--app", "--json"}
-ON_THEIR_OWN = {"fencepost demo", "fencepost bench"} | {f"fencepost sql {name}" for name in ("upgrade", "ddl", "prune")}
+ON_THEIR_OWN = {"fencepost demo", "fencepost bench"} | {f"fencepost sql {name}" for name in ("upgrade", "ddl")}
 
 
 def commands(group: click.Group, name: str) -> Iterator[tuple[str, click.Command]]:

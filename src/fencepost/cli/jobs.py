@@ -42,11 +42,12 @@ def job(session: Session, job_id: str, history: bool) -> int:
 def _recalled(session: Session, job_id: str) -> JobView:
     """What the ledger or the outbox knows of a job that Redis has not. Raises JobNotFound."""
     app = session.app
-    if app.ledger_url and not _there(app.ledger_url):
-        app.ledger_url = None
-    if app.outbox_url and not _there(app.outbox_url):
-        app.outbox_url = None
-    return JobView(app.get(job_id).status_sync(), wall_ms())
+    said = app.ledger_url, app.outbox_url
+    app.ledger_url, app.outbox_url = (url if url and _there(url) else None for url in said)
+    try:
+        return JobView(app.get(job_id).status_sync(), wall_ms())
+    finally:
+        app.ledger_url, app.outbox_url = said
 
 
 def _there(url: str) -> bool:

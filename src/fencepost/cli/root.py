@@ -95,8 +95,8 @@ def root() -> None:
     """Background jobs that run under a lease, a heartbeat and a fencing token.
 
     Every command but demo, bench, sql upgrade and sql ddl takes, after its name, --url, --namespace, --app and --json.
-    Without a URL (or FENCEPOST_REDIS_URL) a private server in ./.fencepost (or FENCEPOST_DATA) is started, or the one that runs there
-    is used.
+    Without a URL (or FENCEPOST_REDIS_URL) a private server in ./.fencepost (or FENCEPOST_DATA) is started, or the one
+    that runs there is used.
     """
 
 

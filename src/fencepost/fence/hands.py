@@ -43,6 +43,8 @@ class Hands:
 
     def require(self, channel: Channel) -> None:
         """Refuse a connection that does not fit: it would block the event loop, or nobody would await it."""
+        if not channel.greenlet:
+            self.require_thread()
         if channel.asynchronous and not self.asynchronous:
             raise ConfigurationError(
                 "connection",
@@ -58,8 +60,12 @@ class Hands:
                 "handler that is not async.",
             )
 
+    def require_thread(self) -> None:
+        """Refuse to block an event loop that runs on this thread."""
+
     async def open(self, factory: Any) -> Opened:
         """Make a connection. factory: a callable that gives one, or a context manager of one; or an engine."""
+        self.require_thread()
         made = _call(factory)
         if inspect.isawaitable(made):
             made = await self._awaited(made)
@@ -112,6 +118,19 @@ class _Looped(Hands):
 
 class _Blocking(Hands):
     asynchronous = False
+
+    def require_thread(self) -> None:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return
+        raise ConfigurationError(
+            "with",
+            "an event loop runs on this thread, and a section that is not asynchronous would block it, with the "
+            "heartbeats of all jobs on it",
+            "Write `async with` (or `await`) and give an asynchronous engine or connection; or make the handler a plain "
+            "`def`, which gets a thread of its own.",
+        )
 
     async def bump(self, holder: Holder, floor: int, where: str) -> None:
         holder.bump_sync(floor, where)

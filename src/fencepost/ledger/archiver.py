@@ -6,6 +6,9 @@ trim what lies behind the cursor. An archiver that dies anywhere leaves nothing 
 
 A cursor is a number and the fingerprint of the entry that has it. If another entry has the number now, or none has
 although there are older ones, Redis was rewound: a new epoch begins, and everything that is there is read again.
+
+Two Redis servers that feed one ledger under the same namespace look like a server that is rewound again and again.
+The mark of a rewind keeps the incarnation that it ended, so that going back and forth between two of them is seen.
 """
 
 from __future__ import annotations
@@ -16,10 +19,11 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
-from sqlalchemy import Connection, and_, select, update
+from sqlalchemy import Connection, and_, func, select, update
 from sqlalchemy.exc import IntegrityError
 
 from fencepost.driver import Call
+from fencepost.errors import ConfigurationError
 from fencepost.job import JobSpec
 from fencepost.ledger.book import Ledger
 from fencepost.ledger.fold import COLUMNS, JobRow, fold
@@ -39,6 +43,8 @@ _BATCH: Final = 4_000
 _FEWEST_ENTRIES: Final = 50
 _MOST_ENTRIES: Final = 4_000
 _IDS: Final = 2_000
+_SHARED_MS: Final = 600_000
+_SHARED_AGAIN_MS: Final = 60_000
 _EVENT: Final = ("namespace", "part", "epoch", *Event._fields)
 _JOB: Final = ("namespace", "part", "spec", *COLUMNS)
 _READ: Final = (*(jobs.c[name] for name in COLUMNS), jobs.c.spec)
@@ -88,14 +94,15 @@ class Archiver:
 
     def __init__(self, ledger: Ledger, store: Store, driver: Runs, *, event_cap: int = 1_000_000) -> None:
         self.ledger, self._store, self._driver, self._event_cap = ledger, store, driver, event_cap
-        self._entries, self._untold = _FEWEST_ENTRIES, 0
+        self._entries, self._untold, self._refused = _FEWEST_ENTRIES, 0, ""
         namespace, part = ledger.namespace, ledger.part
         self._mine = and_(cursors.c.namespace == namespace, cursors.c.part == part)
 
     def copy_some(self, limit: int = _BATCH) -> Copied:
         """One step: about limit events, or the beginning of a new epoch. Nothing to do costs one read of each side.
 
-        Raises RedisUnavailable, LedgerUnavailable; the same step may be done again at any time.
+        Raises RedisUnavailable, LedgerUnavailable; the same step may be done again at any time. ConfigurationError
+        where another Redis feeds the ledger under the same namespace: nothing was copied.
         """
         before = self._cursor()
         seen = self._driver.run(view(self._store.keys, before.seq, min(self._entries, _MOST_ENTRIES)))
@@ -155,15 +162,59 @@ class Archiver:
         with self.ledger.begin("begin an epoch") as connection:
             if not self._locked(connection, before):
                 return Copied(busy=True, more=True, epoch=before.epoch)
-            self._move(
-                connection, epoch=epoch, seq=0, fingerprint="", rewinds=before.rewinds + 1, incarnation=seen.incarnation
-            )
-            self._mark(connection, epoch, "rewind", 0, 0)
+            shared = self._shared(connection, before, seen)
+            if not shared:
+                self._move(
+                    connection, epoch=epoch, seq=0, fingerprint="", rewinds=before.rewinds + 1,
+                    incarnation=seen.incarnation,
+                )  # fmt: skip
+                superseded = before.incarnation if before.incarnation != seen.incarnation else ""
+                self._mark(connection, epoch, "rewind", _number(superseded), 0)
+        if shared:
+            self._refuse(before, seen)
+        self._refused = ""
         emit(
             _log, logging.WARNING, "redis_rewound", namespace=self.ledger.namespace, epoch=epoch,
             copied_to=before.seq, stands_at=seen.tip, new_incarnation=seen.incarnation != before.incarnation,
         )  # fmt: skip
         return Copied(rewound=True, more=True, epoch=epoch)
+
+    def _shared(self, connection: Connection, before: Cursor, seen: View) -> bool:
+        """Whether two servers take turns: each of the two incarnations was superseded and came back, lately.
+
+        An older copy that is put back comes back once, and is then followed by none that was there before it. While the
+        cursor's server goes on telling, the other one stays refused; ten minutes after its last word it is let in.
+        """
+        here, there = _number(seen.incarnation), _number(before.incarnation)
+        if not here or not there or here == there:
+            return False
+        c, now = marks.c, now_ms()
+        mine = and_(c.namespace == self.ledger.namespace, c.part == self.ledger.part, c.why == "rewind")
+        query = select(c.first_seq, func.max(c.at_ms)).where(mine, c.first_seq.in_([here, there])).group_by(c.first_seq)
+        superseded = {int(first): int(at_ms) for first, at_ms in connection.execute(query)}
+        if len(superseded) < 2 or superseded[here] < now - _SHARED_MS:
+            return False
+        told_at_ms = connection.execute(select(cursors.c.updated_at_ms).where(self._mine)).scalar() or 0
+        if superseded[here] < now - _SHARED_AGAIN_MS and told_at_ms > now - _SHARED_MS:
+            connection.execute(update(marks).where(mine, c.first_seq == here).values(at_ms=now))
+        return True
+
+    def _refuse(self, before: Cursor, seen: View) -> None:
+        """Tell that another server feeds the ledger, once a server, and do nothing from this side."""
+        if self._refused != seen.incarnation:
+            self._refused = seen.incarnation
+            emit(
+                _log, logging.ERROR, "ledger_shared", namespace=self.ledger.namespace, ledger=self.ledger.where,
+                incarnation=seen.incarnation, other=before.incarnation,
+            )  # fmt: skip
+        raise ConfigurationError(
+            "ledger",
+            f"two Redis servers feed {self.ledger.where} under the namespace {self.ledger.namespace}: this one, "
+            f"incarnation {seen.incarnation}, and one of incarnation {before.incarnation}; nothing of this one is "
+            f"copied or reconciled",
+            "Give one of them another namespace, or a ledger of its own. Where the other one is gone for good, this "
+            "one is let in ten to twenty minutes after the ledger last heard of it.",
+        )
 
     def _copy(self, before: Cursor, seen: View, entries: list[Entry], *, careful: bool = False) -> Copied:
         more = bool(entries) and entries[-1].seq < seen.tip
@@ -276,9 +327,15 @@ def _identity(event: Event) -> tuple[Any, ...]:
     return (event.seq, event.at_ms, event.job_id, event.nonce)
 
 
+def _number(incarnation: str) -> int:
+    """An incarnation as it is kept in a mark; 0 for none."""
+    return int(incarnation) if incarnation.isdecimal() and len(incarnation) < 19 else 0
+
+
 def _was_rewound(cursor: Cursor, seen: View) -> bool:
     if not cursor.seq:
-        return False  # nothing of this epoch is copied: whatever is there belongs to it
+        # Nothing of this epoch is copied: whatever is there belongs to it, but for what another server has.
+        return bool(cursor.incarnation and seen.incarnation) and seen.incarnation != cursor.incarnation
     if cursor.incarnation and seen.incarnation != cursor.incarnation:
         return True
     if seen.tip < cursor.seq:

@@ -15,12 +15,12 @@ from sqlalchemy import Connection, Engine, Row, and_, delete, select, update
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
-from fencepost.errors import CHECK_SQL, LedgerUnavailable
+from fencepost.errors import LedgerUnavailable
 from fencepost.job import JobSpec
 from fencepost.keys import check_namespace
 from fencepost.ledger.writing import insert_ignoring
 from fencepost.sql.engines import now_ms, open_engine, synchronous_url
-from fencepost.sql.faults import short_cause
+from fencepost.sql.faults import CHECK_SQL, short_cause
 from fencepost.sql.tables import cursors, events, jobs
 from fencepost.sql.upgrade import HEAD, require, revision, upgrade
 from fencepost.sql.urls import LEDGERS, check_sql_url

@@ -4,7 +4,8 @@ A durable job that is open in SQL and gone from Redis is pushed again, under its
 and that lives in Redis, as an older copy of it brings it back, is ended there. What has ended in SQL is never revived.
 
 The order is what makes it safe: read SQL, then Redis, then copy every event there is, then read SQL again. A job that
-was absent from Redis and is still open after that has left no end behind: it was lost.
+was absent from Redis and is still open after that has left no end behind: it was lost. After a rewind, what has ended
+is ended in Redis first: a job that an older copy brought back must not keep its keys from one that is pushed again.
 """
 
 from __future__ import annotations
@@ -38,8 +39,12 @@ _PAGE: Final = 500
 _KEPT: Final = 1_000
 _BUSY_S: Final = 5.0
 _FRESH_S: Final = 2.0
+_PUSHES: Final = 3
 _OPEN: Final = tuple(sorted({*LIVE, ACCEPTED}))
 _FIELDS: Final = ("state", "generation", "created_at", "finished_at", "reason")
+_SHORT: Final = tuple(
+    jobs.c[name] for name in ("job_id", "kind", "state", "reason", "generation", "created_at_ms", "finished_at_ms")
+)
 
 
 class Divergence(msgspec.Struct, frozen=True):
@@ -48,7 +53,7 @@ class Divergence(msgspec.Struct, frozen=True):
     what: "lost" (open in SQL, gone from Redis: pushed again) | "duplicate" (lost, and another job has its key by now:
     ended as cancelled) | "undone" (ended in SQL, ended as it was before a requeue in Redis: requeued) | "untold" (ended
     in Redis, whose event was lost: ended in SQL) | "revived" (ended in SQL, live in Redis: ended there) | "differs"
-    (ended in both, otherwise: left alone).
+    (ended in both, otherwise, or not to be requeued: left alone).
     """
 
     job_id: str
@@ -98,26 +103,33 @@ class Reconciler:
     def run(self, *, everything: bool = False, dry_run: bool = False, untold: bool = False) -> Reconciled:
         """Compare once. Raises RedisUnavailable, LedgerUnavailable; what was done by then is right and stays.
 
-        everything: after a rewind of Redis: no quiet period, and every live job in Redis is looked up in SQL too. A
-        rewind that shows only now makes it so for the latter.
+        everything: after a rewind of Redis: no quiet period, and every live job in Redis is looked up in SQL too,
+        before anything is pushed. A rewind that shows only now makes it so for the latter. Only such a round cancels a
+        lost job for the sake of another one that SQL does not know to live. Raises ConfigurationError where another
+        Redis feeds the ledger under the same namespace, before anything is changed.
         untold: cheap, for every few seconds: look only at jobs of which Redis has told nothing since they were accepted
         or put back. No rewind shows where what was lost had never been copied.
         dry_run: only list the divergences. The ledger copies what it has not copied yet in any case.
         """
         report = Reconciled(dry_run)
-        suspects = self._suspects(report, 0.0 if everything else self._quiet_s, (ACCEPTED,) if untold else _OPEN)
-        if suspects or everything:
+        quiet_s, states = (0.0 if everything else self._quiet_s), ((ACCEPTED,) if untold else _OPEN)
+        while True:
+            if everything:
+                report.busy = self._catch_up().busy
+                for part in () if report.busy else self._live_in_redis(report):
+                    self._conclude(report, part)
+            report.looked = 0
+            suspects = {} if report.busy else self._suspects(report, quiet_s, states)
+            if not suspects:
+                break
             copied = self._catch_up()
-            if copied.busy:
-                report.busy = True
-                return report
-            everything = everything or copied.rewound
-        ids = list(suspects)
+            report.busy = copied.busy
+            if report.busy or everything or not copied.rewound:
+                break
+            everything = True  # what lives in Redis is ended first, and Redis asked again
+        ids = [] if report.busy else list(suspects)
         for at in range(0, len(ids), _PAGE):
-            self._judge(report, {job_id: suspects[job_id] for job_id in ids[at : at + _PAGE]})
-        if everything:
-            for part in self._live_in_redis(report):
-                self._conclude(report, part)
+            self._judge(report, {job_id: suspects[job_id] for job_id in ids[at : at + _PAGE]}, everything)
         if report.counts and not dry_run:
             emit(_log, logging.WARNING, "reconciled", namespace=self._ledger.namespace, **report.counts)
         return report
@@ -132,14 +144,17 @@ class Reconciler:
     # -- looking ------------------------------------------------------------------------------------------
 
     def _suspects(self, report: Reconciled, quiet_s: float, states: Sequence[str]) -> dict[str, _Seen]:
-        """Durable jobs that are open in SQL, and absent from Redis or ended there."""
+        """Durable jobs that are open in SQL, and absent from Redis or ended there. quiet_s: 0 for those of any age, as
+        the clocks of producers differ."""
         out: dict[str, _Seen] = {}
         moment, place = now_ms() - round(quiet_s * 1000), (0, "")
         while True:
             mine = and_(jobs.c.namespace == self._ledger.namespace, jobs.c.durable.is_(True), jobs.c.state.in_(states))
+            if quiet_s:
+                mine = and_(mine, jobs.c.updated_at_ms <= moment)
             query = (
                 select(jobs.c.created_at_ms, jobs.c.job_id)
-                .where(mine, jobs.c.updated_at_ms <= moment, tuple_(jobs.c.created_at_ms, jobs.c.job_id) > place)
+                .where(mine, tuple_(jobs.c.created_at_ms, jobs.c.job_id) > place)
                 .order_by(jobs.c.created_at_ms, jobs.c.job_id)
                 .limit(_PAGE)
             )
@@ -176,9 +191,15 @@ class Reconciler:
         with self._ledger.reading("read jobs") as connection:
             return {row.job_id: as_job(row) for row in connection.execute(select(jobs).where(mine))}
 
+    def _briefly(self, job_ids: Iterable[str]) -> dict[str, LedgerJob]:
+        """As _rows, without what enqueue sends."""
+        query = select(*_SHORT).where(jobs.c.namespace == self._ledger.namespace, jobs.c.job_id.in_(list(job_ids)))
+        with self._ledger.reading("read jobs") as connection:
+            return {row.job_id: LedgerJob(**row._mapping) for row in connection.execute(query)}
+
     # -- open in SQL --------------------------------------------------------------------------------------
 
-    def _judge(self, report: Reconciled, suspects: dict[str, _Seen]) -> None:
+    def _judge(self, report: Reconciled, suspects: dict[str, _Seen], full: bool) -> None:
         """Act on jobs that are still open in SQL, now that every event is copied."""
         read_at_s = boottime_s()
         lost: list[LedgerJob] = []
@@ -190,50 +211,78 @@ class Reconciler:
             if not seen.state:
                 lost.append(row)
             elif seen.generation < row.generation and seen.state != State.DONE:
-                report.note(job_id, "undone", row.state, seen.state)
                 undone.append(row)
             else:
                 report.note(job_id, "untold", row.state, seen.state)
                 if not report.dry_run:
                     self._end(row, seen.state, seen.reason, seen.finished_at_ms)
         if report.dry_run:
-            for row in lost:
-                report.note(row.job_id, "lost", row.state, "")
+            for what, rows in (("lost", lost), ("undone", undone)):
+                for row in rows:
+                    report.note(row.job_id, what, row.state, suspects[row.job_id].state)
             return
         if boottime_s() - read_at_s > _FRESH_S:
             return  # this process stood still: what it read is old; the next round reads again
         if undone:
-            self._driver.run(self._store.requeue([row.job_id for row in undone], uuid7()))
+            self._requeue(report, undone, suspects)
         if lost:
             self._untold(lost)  # before the push: should Redis lose it once more, before it has told, that is seen
-            self._push(report, {row.job_id: row for row in lost})
+            self._push(report, {row.job_id: row for row in lost}, full)
 
-    def _push(self, report: Reconciled, lost: dict[str, LedgerJob]) -> None:
-        specs = [spec_of(row) for row in lost.values()]
-        again: list[JobSpec] = []
-        for spec, (word, owner, state) in self._enqueued(specs):
-            if word in ("REPLAYED", "CONFLICT") and (owner == spec.id or word == "CONFLICT"):
-                again.append(spec)  # its request was accepted first, whoever has the key now
-            else:
-                self._pushed(report, lost[spec.id], word, owner, state)
-        for spec in again:
-            spec.idem = spec.fingerprint = None
-        for spec, (word, owner, state) in self._enqueued(again):
-            self._pushed(report, lost[spec.id], word, owner, state)
+    def _requeue(self, report: Reconciled, undone: list[LedgerJob], suspects: dict[str, _Seen]) -> None:
+        """Start jobs again in the generation that SQL knows. One whose dedup key another live job has by now ends."""
+        for generation in sorted({row.generation for row in undone}):
+            rows = [row for row in undone if row.generation == generation]
+            ids = [row.job_id for row in rows]
+            answers: list[Answer] = self._driver.run(self._store.requeue(ids, uuid7(), generation))
+            for row, answer in zip(rows, answers, strict=True):
+                if answer.word == "REQUEUED":
+                    report.note(row.job_id, "undone", row.state, suspects[row.job_id].state)
+                    continue
+                other = self._briefly([answer.detail] if answer.word == "DUPLICATE" else []).get(answer.detail)
+                if other is not None and not other.ended:
+                    self._cancel(report, row, (answer.word, answer.detail), row.state)
+                else:  # it lives by now, or is gone: the next round sees; or its key is with one to be ended first
+                    report.note(
+                        row.job_id, "differs", row.state, answer.detail if answer.word == "ILLEGAL" else answer.word
+                    )
 
-    def _enqueued(self, specs: list[JobSpec]) -> Iterator[tuple[JobSpec, tuple[str, str, str]]]:
-        if specs:
+    def _push(self, report: Reconciled, lost: dict[str, LedgerJob], full: bool) -> None:
+        specs, began_s = [spec_of(row) for row in lost.values()], boottime_s()
+        for left in reversed(range(_PUSHES)):
+            if not specs or boottime_s() - began_s > _FRESH_S:
+                return  # what was not pushed is open and untold; the next round reads it again
             answers: list[tuple[str, str, str]] = self._driver.run(self._store.enqueue(specs))
-            yield from zip(specs, answers, strict=True)
+            told = list(zip(specs, answers, strict=True))
+            owners = self._briefly({owner for spec, (_, owner, _) in told if owner and owner != spec.id})
+            ended = [job_id for job_id, row in owners.items() if row.ended]
+            freed = self._conclude(report, self._look(ended)) if ended else set()
+            specs = []
+            for spec, (word, owner, state) in told:
+                row = lost[spec.id]
+                if left and _not_its_key(row, spec, (word, owner), owners):
+                    spec.idem = spec.fingerprint = None
+                    specs.append(spec)
+                elif left and word == "DUPLICATE" and owner in freed:
+                    specs.append(spec)
+                else:
+                    self._pushed(report, row, (word, owner, state), owners.get(owner), full)
 
-    def _pushed(self, report: Reconciled, row: LedgerJob, word: str, owner: str, state: str) -> None:
+    def _pushed(
+        self, report: Reconciled, row: LedgerJob, told: tuple[str, str, str], other: LedgerJob | None, full: bool
+    ) -> None:
+        word, owner, state = told
         if owner == row.job_id:
             report.note(row.job_id, "lost", row.state, "")
             emit(_log, logging.WARNING, "restored", job_id=row.job_id, kind=row.kind, state=state)
-            return
+        elif full or (other is not None and (word == "REPLAYED" or not other.ended)):
+            self._cancel(report, row, (word, owner), ACCEPTED)
+
+    def _cancel(self, report: Reconciled, row: LedgerJob, told: tuple[str, str], stands: str) -> None:
+        """End a row that is in the state `stands` as the duplicate of another job."""
         report.note(row.job_id, "duplicate", row.state, "")
-        emit(_log, logging.WARNING, "not_restored", job_id=row.job_id, kind=row.kind, answer=word, other=owner)
-        self._end(msgspec.structs.replace(row, state=ACCEPTED), State.CANCELLED, "duplicate", now_ms())
+        emit(_log, logging.WARNING, "not_restored", job_id=row.job_id, kind=row.kind, answer=told[0], other=told[1])
+        self._end(msgspec.structs.replace(row, state=stands), State.CANCELLED, "duplicate", now_ms())
 
     def _untold(self, lost: Sequence[LedgerJob]) -> None:
         """Rows that have not moved since they were read wait again for Redis to tell of them."""
@@ -273,50 +322,68 @@ class Reconciler:
             if cursor == "0":
                 return
 
-    def _conclude(self, report: Reconciled, part: dict[str, _Seen]) -> None:
-        """End those of the jobs in Redis that SQL knows as ended."""
+    def _conclude(self, report: Reconciled, part: dict[str, _Seen]) -> set[str]:
+        """End those of the jobs in Redis that SQL knows as ended; return which were.
+
+        One that is done gets the result of its guarded effect, where it had exactly one that stored any. What the job
+        itself returned is in no ledger; handlers mostly return just that. The reason `ledger` tells it apart.
+        """
         ended = []
-        for job_id, row in self._rows(part).items():
+        for job_id, row in self._briefly(part).items():
             seen = part[job_id]
             # Created after that end, it is another job under an id that was forgotten.
             if not row.ended or seen.generation > row.generation or seen.created_at_ms > (row.finished_at_ms or 0):
                 continue
             if seen.state in LIVE:
                 ended.append(row)
-            elif seen.state != row.state:
+            elif seen.state and seen.state != row.state:
                 report.note(job_id, "differs", row.state, seen.state)
-        if not ended:
-            return
         if report.dry_run:
             for row in ended:
                 report.note(row.job_id, "revived", row.state, part[row.job_id].state)
-            return
+        if report.dry_run or not ended:
+            return set()
         results = self._results([row.job_id for row in ended if row.state == State.DONE])
-        told = [
-            (row.job_id, row.generation, row.state, row.reason or "ledger", results.get(row.job_id, b""))
-            for row in ended
-        ]
+        told = []
+        for row in ended:
+            reason = row.reason if row.reason and row.state != State.DONE else "ledger"
+            told.append((row.job_id, row.generation, row.state, reason, results.get(row.job_id, b"")))
         answers: list[Answer] = self._driver.run(self._store.conclude(told))
+        out = set()
         for row, answer in zip(ended, answers, strict=True):
             if answer.word == "CONCLUDED":
+                out.add(row.job_id)
                 report.note(row.job_id, "revived", row.state, answer.detail)
                 emit(_log, logging.WARNING, "concluded", job_id=row.job_id, kind=row.kind, state=row.state)
+        return out
 
     def _results(self, job_ids: list[str]) -> dict[str, bytes]:
-        """What the guarded effect of each job stored, where it had exactly one and the guard's tables are here."""
-        if not job_ids:
-            return {}
+        """What the guarded effect of each job stored: where it had exactly one, which stored a result, and the guard's
+        tables are here. It is the effect's result, not surely the job's."""
         with self._ledger.reading("read effects") as connection:
-            if not inspect(connection).has_table(effects.name):
+            if not job_ids or not inspect(connection).has_table(effects.name):
                 return {}
+            c = effects.c
             query = (
-                select(effects.c.job_id, func.max(effects.c.result))
-                .where(effects.c.namespace == self._ledger.namespace, effects.c.job_id.in_(job_ids))
-                .group_by(effects.c.job_id)
-                .having(func.count() == 1)
+                select(c.job_id, func.max(c.result))
+                .where(c.namespace == self._ledger.namespace, c.job_id.in_(job_ids))
+                .group_by(c.job_id)
+                .having(and_(func.count() == 1, func.count(c.result) == 1))
             )
-            found = {job_id: (result or "").encode() for job_id, result in connection.execute(query)}
+            found = {str(job_id): str(result).encode() for job_id, result in connection.execute(query)}
         return {job_id: result for job_id, result in found.items() if 0 < len(result) <= RESULT_LIMIT}
+
+
+def _not_its_key(row: LedgerJob, spec: JobSpec, told: tuple[str, str], owners: dict[str, LedgerJob]) -> bool:
+    """Whether the idempotency key that stood in the way of a lost job is no reason against it: another request has it,
+    it points at the job itself, or its owner is older and the job was accepted all the same, as the key had run out."""
+    word, owner = told
+    if word == "CONFLICT" or (word == "REPLAYED" and owner == row.job_id):
+        return True  # its request was accepted first, whoever has the key now
+    if word != "REPLAYED" or owner not in owners:
+        return False
+    older_ms = row.created_at_ms - owners[owner].created_at_ms
+    return older_ms >= spec.idem_ttl_ms or (row.seq > 0 and older_ms > 0)
 
 
 def spec_of(row: LedgerJob) -> JobSpec:

@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple, Protocol
 from sqlalchemy import Connection, Engine, and_, delete, func, select, text, update
 from sqlalchemy.exc import SQLAlchemyError
 
-from fencepost.errors import CHECK_SQL, ConfigurationError, LedgerUnavailable
+from fencepost.errors import ConfigurationError, LedgerUnavailable
 from fencepost.sql.engines import now_ms
-from fencepost.sql.faults import fault_of, short_cause
+from fencepost.sql.faults import CHECK_SQL, fault_of, short_cause
 from fencepost.sql.tables import outbox
 
 __all__ = ["HELD", "OutboxTable", "Row", "Waiting"]
@@ -77,7 +77,8 @@ class OutboxTable:
         chosen = [outbox.c.namespace == self.namespace, outbox.c.published_at_ms.is_(None)]
         if ids is not None:
             chosen.append(outbox.c.job_id.in_(ids))
-        query = select(outbox).where(*chosen).order_by(outbox.c.created_at_ms, outbox.c.job_id)
+        index = "fencepost_outbox_open" if ids is None else "PRIMARY"
+        query = self._by(select(outbox).where(*chosen), index).order_by(outbox.c.created_at_ms, outbox.c.job_id)
         fresh = query.where(outbox.c.problem.is_(None))  # what failed before does not hold up the others
         again = query.where(outbox.c.problem.not_like(HELD + "%"))
         if not self.locks:  # SQLite: the only lock for writing is not taken for nothing
@@ -105,6 +106,7 @@ class OutboxTable:
             return
         ids = [row.job_id for row in rows]
         query = select(outbox.c.job_id).where(outbox.c.job_id.in_(ids), outbox.c.published_at_ms.is_(None))
+        query = self._by(query, "PRIMARY")
         with self._transaction("publish") as connection:
             if self.engine.dialect.name == "postgresql":  # a relay that freezes here must not keep its rows for ever
                 connection.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = '{_LONGEST_SLEEP_S}s'"))
@@ -181,10 +183,18 @@ class OutboxTable:
     def _locked(self, query: Any) -> Any:
         return query.with_for_update(skip_locked=True) if self.locks else query
 
+    def _by(self, query: Any, index: str) -> Any:
+        """MariaDB locks each row that it reads, also those it sorts away: it has to read in the order of an index."""
+        for dialect in ("mariadb", "mysql"):
+            query = query.with_hint(outbox, f"FORCE INDEX ({index})", dialect)
+        return query
+
     @contextmanager
     def _transaction(self, what: str, *, reads: bool = False) -> Iterator[Connection]:
         with _errors(f"outbox: {what}"), self.engine.connect() as plain:
             connection = plain.execution_options(fencepost_reading=reads)
+            if self.engine.dialect.name in ("mysql", "mariadb"):  # an UPDATE does not wait for rows it does not want
+                connection = connection.execution_options(isolation_level="READ COMMITTED")
             with connection.begin():
                 yield connection
 

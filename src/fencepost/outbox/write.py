@@ -42,7 +42,7 @@ def write_sync(connection: Any, namespace: str, spec: JobSpec, told: Told) -> No
     Raises ConfigurationError (autocommit, a missing table, an asynchronous connection), and what the driver raises.
     """
     channel = channel_of(connection)
-    require_transaction(channel, _WHAT)
+    require_transaction(channel, _WHAT, "the job and your rows")
     channel.run(_insert(channel, namespace, spec))
     _listen(channel, spec.id, told)
 
@@ -50,7 +50,7 @@ def write_sync(connection: Any, namespace: str, spec: JobSpec, told: Told) -> No
 async def write(connection: Any, namespace: str, spec: JobSpec, told: Told) -> None:
     """As write_sync, on an asynchronous connection or session."""
     channel = channel_of(connection)
-    require_transaction(channel, _WHAT)
+    require_transaction(channel, _WHAT, "the job and your rows")
     await channel.arun(_insert(channel, namespace, spec))
     _listen(channel, spec.id, told)
 

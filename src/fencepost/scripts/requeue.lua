@@ -1,12 +1,12 @@
 #!lua
 -- requeue: start failed or cancelled jobs again as a new generation, with fresh counters. The history stays.
 -- KEYS: meta events stats leases later dead recent
--- ARGV: request_id, then job ids
+-- ARGV: request_id, least (of the new generations; 0: one more than the old one), then job ids
 -- RETURNS: 2 values an id: REQUEUED generation | ILLEGAL state | DUPLICATE owner_id | GONE ''
 --          DUPLICATE: its dedup key belongs to a newer live job; nothing was changed.
 -- TWICE: the same request_id gets REQUEUED again; nothing starts a second time.
 --- @include _begin
-local request, out, todo, taken, seen = ARGV[1], {}, {}, {}, {}
+local request, least, out, todo, taken, seen = ARGV[1], tonumber(ARGV[2]), {}, {}, {}, {}
 local function live_owner(key, id) -- another live job that has the dedup key
   local owner = taken[key] or call('GET', P .. 'dedup:' .. key)
   if not owner or owner == id then return nil end
@@ -15,10 +15,10 @@ local function live_owner(key, id) -- another live job that has the dedup key
   local ended = not o[1] or o[1] == 'done' or o[1] == 'failed' or o[1] == 'cancelled'
   return not ended and options(o[2]).dedup == key and owner or nil
 end
-for at = 2, #ARGV do
+for at = 3, #ARGV do
   local id = ARGV[at]
   local j = call('HMGET', JOB .. id, 'state', 'generation', 'requeue_request', 'queue', 'kind', 'opts')
-  local word, more, opt = 'REQUEUED', int((tonumber(j[2]) or 1) + 1), options(j[6])
+  local word, more, opt = 'REQUEUED', int(math.max((tonumber(j[2]) or 1) + 1, least)), options(j[6])
   if not j[1] then
     word, more = 'GONE', ''
     todo[#todo + 1] = {id}

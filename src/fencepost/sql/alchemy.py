@@ -42,6 +42,7 @@ class _Alchemy(Channel):
     def __init__(self, held: Any, inner: Session | Connection) -> None:
         self.held, self.inner = held, inner
         self.dialect = _dialect(inner)
+        self.greenlet = bool(_bind(inner).dialect.is_async)
 
     def in_transaction(self) -> bool:
         return self.inner.in_transaction() and not self.autocommit()  # else it only looks like one

@@ -61,13 +61,14 @@ class Channel(ABC):
 
     dialect: MariaDB counts as mysql. asynchronous: whether the connection belongs to an event loop. held: the user's
     own object. always_open: the driver opens the next transaction as soon as one ends, so nobody can tell whether
-    anything was done in it.
+    anything was done in it. greenlet: it looks synchronous and does not block, as inside `run_sync` of an AsyncSession.
     """
 
     dialect: Dialect
     asynchronous: bool
     held: Any
     always_open: bool = False
+    greenlet: bool = False
 
     @abstractmethod
     def in_transaction(self) -> bool:
@@ -186,29 +187,34 @@ def channel_of(connection: Any) -> Channel:
 
 
 def _channel(thing: Any) -> Channel | None:
-    # Nobody holds an object of a package that was never imported, so nothing is imported here for the asking.
-    if "sqlalchemy" in sys.modules:
-        from .alchemy import alchemy_channel
-
-        if channel := alchemy_channel(thing):
-            return channel
     from .plain import plain_channel
 
-    return plain_channel(thing)
+    # Nobody holds an object of a package that was never imported, so nothing is imported here for the asking.
+    if (channel := plain_channel(thing)) or sys.modules.get("sqlalchemy") is None:
+        return channel
+    try:
+        from .alchemy import alchemy_channel
+    except ImportError as error:
+        if not any(kind.__module__.startswith("sqlalchemy") for kind in type(thing).__mro__):
+            return None
+        raise ConfigurationError(
+            "connection", f"this SQLAlchemy is none that Fencepost can use ({error})", "pip install 'fencepost[sql]'"
+        ) from error
+    return alchemy_channel(thing)
 
 
-def require_transaction(channel: Channel, what: str) -> None:
+def require_transaction(channel: Channel, what: str, torn: str = "the check and the work") -> None:
     """Make sure that statements of the channel land in a transaction which the user commits. Nothing is sent.
 
-    what: whose sake it is for, such as "fence.effect". A connection that begins by itself at its first statement is
+    what: whose sake it is for, such as "fence.effect". torn: what must not be committed apart. A connection that begins by itself at its first statement is
     fine. Raises ConfigurationError in autocommit mode without an explicit transaction.
     """
     if channel.in_transaction() or not channel.autocommit():
         return
     raise ConfigurationError(
         what,
-        f"{kind_of(channel.held)} is in autocommit mode and no transaction is open, so the check and the work would "
-        f"be committed one without the other",
+        f"{kind_of(channel.held)} is in autocommit mode and no transaction is open, so {torn} would be committed "
+        f"one without the other",
         how_to_begin(channel),
     )
 

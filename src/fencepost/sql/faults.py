@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final, Literal, TypeAlias
 
-__all__ = ["Fault", "fault_of", "short_cause"]
+__all__ = ["CHECK_SQL", "Fault", "fault_of", "short_cause"]
 
-Fault: TypeAlias = Literal["repeat", "missing", "duplicate", "away", ""]
+CHECK_SQL: Final = "Check host, port, database and user, and whether the server runs."
+"""The hint of LedgerUnavailable where no job was being sent."""
+
+Fault: TypeAlias = Literal["repeat", "missing", "duplicate", "away", "aborted", ""]
 
 # By SQLSTATE. 25P03 and the 57P: the server ended the session, so what was sent last may or may not have been done.
 _STATES: Final[dict[str, Fault]] = {
     "40001": "repeat",
     "40P01": "repeat",
+    "55P03": "repeat",
+    "25P02": "aborted",
     "42P01": "missing",
     "23505": "duplicate",
     "25P03": "away",
@@ -45,10 +50,10 @@ def fault_of(error: BaseException) -> Fault:
 
     repeat: the transaction is undone and may succeed when all of it is done again (serialization, deadlock, a lock
     that was not had in time). missing: no such table. duplicate: a unique key is taken. away: the connection is gone,
-    and whether the last statement was carried out is unknown.
+    and whether the last statement was carried out is unknown. aborted: an earlier error has ended the transaction.
     """
     for layer in _layers(error):
-        if fault := _sqlstate(layer) or _sqlite(layer) or _mysql(layer) or _connection(layer):
+        if fault := _sqlstate(layer) or _sqlite(layer) or _mysql(layer) or _connection(layer) or _session(layer):
             return fault
     return ""
 
@@ -107,3 +112,9 @@ def _connection(error: BaseException) -> Fault:
     kind = type(error)
     lost = kind.__module__.startswith("psycopg") and kind.__name__ == "OperationalError"
     return "away" if lost or kind.__name__ in ("ConnectionDoesNotExistError", "ConnectionTimeout") else ""
+
+
+def _session(error: BaseException) -> Fault:
+    """A Session of SQLAlchemy whose flush failed refuses everything until it is rolled back."""
+    kind = type(error)
+    return "aborted" if kind.__module__.startswith("sqlalchemy") and kind.__name__ == "PendingRollbackError" else ""

@@ -9,9 +9,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from sqlalchemy import Engine, and_, delete, func, inspect, select, tuple_
 from sqlalchemy.exc import DBAPIError
 
-from fencepost.errors import CHECK_SQL, ConfigurationError, LedgerUnavailable
+from fencepost.errors import ConfigurationError, LedgerUnavailable
 from fencepost.sql.engines import absent_file, existing, now_ms, open_engine
-from fencepost.sql.faults import short_cause
+from fencepost.sql.faults import CHECK_SQL, short_cause
 from fencepost.sql.tables import effects, fences, jobs, outbox
 from fencepost.sql.upgrade import require
 from fencepost.states import TERMINAL

@@ -13,9 +13,9 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import Column, CreateIndex, CreateTable, Table
 from sqlalchemy.types import String
 
-from fencepost.errors import CHECK_SQL, ConfigurationError, LedgerUnavailable
+from fencepost.errors import ConfigurationError, LedgerUnavailable
 from fencepost.sql.engines import open_engine
-from fencepost.sql.faults import short_cause
+from fencepost.sql.faults import CHECK_SQL, short_cause
 from fencepost.sql.tables import METADATA, PARTS
 
 __all__ = ["DIALECTS", "HEAD", "Upgraded", "ddl", "missing", "require", "revision", "upgrade"]
