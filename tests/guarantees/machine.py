@@ -110,8 +110,8 @@ class Both:
     def _cancel(self, job_id: str, hard: bool, reason: str, request: str) -> Any:
         return self.driver.run(self.store.cancel(job_id, request, hard=hard, reason=reason))
 
-    def _requeue(self, job_ids: list[str], request: str) -> Any:
-        return self.driver.run(self.store.requeue(job_ids, request))
+    def _requeue(self, job_ids: list[str], request: str, least: int = 0) -> Any:
+        return self.driver.run(self.store.requeue(job_ids, request, least))
 
     def _purge(self, job_ids: list[str]) -> Any:
         return self.driver.run(self.store.purge(job_ids, "model"))

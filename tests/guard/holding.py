@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 import pytest
@@ -17,6 +18,7 @@ from sqlalchemy.pool import NullPool
 
 from fencepost.errors import LeaseLost, StaleToken
 from fencepost.fence import Effect, Guarded
+from fencepost.sql.channel import at_once
 from fencepost.sql.tables import METADATA, PARTS
 
 __all__ = ["KINDS", "Base", "Kind", "Writer", "kinds_of", "put"]
@@ -162,24 +164,29 @@ class Kind:
         if self.asynchronous:
             async with guarded as effect:
                 await body(effect)
-        else:
+            return effect
+
+        def section(drive: Callable[[Any], Any]) -> Effect:
             with guarded as effect:
-                await body(effect)
-        return effect
+                drive(body(effect))
+            return effect
+
+        return cast("Effect", await _on_a_thread(section))
 
     async def call(self, guarded: Guarded, work: Callable[[Effect], Any]) -> Any:
-        """As a function; `work` is a coroutine function. On a synchronous connection it never really waits."""
+        """As a function; `work` is a coroutine function."""
         if self.asynchronous:
             return await guarded.call(work)
+        return await _on_a_thread(lambda drive: guarded.call_sync(lambda effect: drive(work(effect))))
 
-        def at_once(effect: Effect) -> Any:
-            try:
-                work(effect).send(None)
-            except StopIteration as end:
-                return end.value
-            raise AssertionError("it waited")
 
-        return guarded.call_sync(at_once)
+async def _on_a_thread(section: Callable[[Callable[[Any], Any]], Any]) -> Any:
+    """Do what is synchronous: here where no event loop runs, else on a thread. The loop does what the block awaits."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return section(at_once)
+    return await asyncio.to_thread(section, lambda body: asyncio.run_coroutine_threadsafe(body, loop).result())
 
 
 def _nothing() -> None:

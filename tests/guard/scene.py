@@ -31,7 +31,7 @@ ISOLATION_LEVELS: Final = {
 """What each engine is tried with. SQLite: how a transaction begins; DRIVER: as it likes."""
 # What no other session can change, or whose answer nobody uses; and the entry, which is new.
 _QUIET: Final = (
-    r"transaction_timestamp|^SAVEPOINT|^RELEASE|INSERT INTO entries"
+    r"transaction_timestamp|^SAVEPOINT|^RELEASE|^SET @|INSERT INTO entries"
     r"|SELECT token, nonce FROM fencepost_fences WHERE (?!.*FOR UPDATE)"
 )
 QUIET: Final = re.compile(_QUIET, re.DOTALL)

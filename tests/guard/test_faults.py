@@ -27,8 +27,9 @@ ERRORS = [
     (psycopg.errors.AdminShutdown("x"), "away"),
     (psycopg.errors.ConnectionFailure("x"), "away"),
     (psycopg.OperationalError("server closed the connection unexpectedly"), "away"),
-    (psycopg.errors.LockNotAvailable("x"), ""),
+    (psycopg.errors.LockNotAvailable("x"), "repeat"),
     (psycopg.errors.ForeignKeyViolation("x"), ""),
+    (psycopg.errors.InFailedSqlTransaction("x"), "aborted"),
     # Older PyMySQL gives no SQLSTATE, so the numbers must do.
     *[(pymysql.err.OperationalError(number, "x"), "repeat") for number in (1213, 1205, 1020)],
     *[(pymysql.err.OperationalError(number, "x"), "away") for number in (2006, 2013, 1927)],

@@ -13,7 +13,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
-from fencepost.errors import StaleToken
+from fencepost.errors import SectionRepeat, StaleToken
 from fencepost.fence import Guarded
 from tests.guard import wrong_ways
 from tests.guard.holders import Lease, PaperHolder
@@ -108,16 +108,16 @@ def test_the_fence_taken_in_a_long_transaction_shuts_the_newer_holder_out_and_le
         assert [entry.token for entry in scene.entries()] == [33]
 
 
-def test_behind_the_guard_only_a_commit_on_its_way_can_meet_a_lock_timeout(postgres_url):
+def test_behind_the_guard_only_a_commit_on_its_way_can_meet_a_lock_timeout_and_asks_for_a_repetition(postgres_url):
     """While the old holder works, the newer one takes the fence at once. Only between its verification and the end of
-    its COMMIT does it hold the fence row; a lock_timeout of the user's shorter than that passes as the driver's error,
-    and nothing was written."""
+    its COMMIT does it hold the fence row; after a lock_timeout of the user's shorter than that the section is asked
+    again for about three leases, and then nothing was written."""
     with scene_on(postgres_url, "READ COMMITTED") as scene:
         a = scene.actor("A", lambda engine: add_guarded(engine, PaperHolder(Lease(owner="a"), "job1", 33, "a")))
         scene.interleaving.run("A", before="FOR UPDATE")
         scene.interleaving.step("A")  # it verifies; what follows is its COMMIT
-        with pytest.raises(OperationalError, match="lock timeout"):
-            add_guarded(impatient(postgres_url), the_newer())
+        with pytest.raises(SectionRepeat, match="lock timeout"):
+            add_guarded(impatient(postgres_url), the_newer(lease_s=0.1))
         scene.interleaving.run("A")
         assert a.outcome().first
         assert add_guarded(impatient(postgres_url), the_newer()).first

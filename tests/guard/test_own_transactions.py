@@ -165,6 +165,21 @@ async def test_a_commit_inside_the_block_is_noticed(kind, base, factory, run):
     assert "x" in base.done
 
 
+async def test_an_error_of_the_database_that_the_block_swallowed_is_noticed(kind, base, factory, run):
+    if kind.engine != "postgresql":
+        pytest.skip("only PostgreSQL refuses the rest of a transaction after an error")
+
+    async def swallows(effect):
+        with pytest.raises(Exception, match="value too long"):
+            await put(effect.session, "x" * 201)
+
+    async with connected(kind, factory) as session:
+        await install_on(kind, session, run)
+        with pytest.raises(TransactionEnded):
+            await in_transaction(kind, session, effect_in(kind, session, run, swallows), missing)
+    assert (base.done, base.effects) == ([], [])
+
+
 async def _say(kind, session, word):
     """BEGIN where the connection does not do it by itself, or COMMIT."""
     if type(session).__module__.startswith("sqlalchemy"):

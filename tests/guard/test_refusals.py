@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, scoped_session, sessionmaker
+from sqlalchemy.pool import NullPool
 
 from fencepost import fence
 from fencepost.errors import ConfigurationError
@@ -120,19 +122,35 @@ async def test_a_synchronous_session_is_refused_on_the_event_loop(engine, sqlite
     assert sqlite_base.state == UNTOUCHED
 
 
-async def test_an_asynchronous_session_is_refused_where_nobody_awaits_it(sqlite_base, run):
-    engine = create_async_engine(sqlite_base.url.replace("sqlite:", "sqlite+aiosqlite:"))
-    with pytest.raises(ConfigurationError, match="Write `async with`"):
+def test_an_asynchronous_session_is_refused_where_nobody_awaits_it(sqlite_base, run):
+    engine = create_async_engine(sqlite_base.url.replace("sqlite:", "sqlite+aiosqlite:"), poolclass=NullPool)
+    with pytest.raises(ConfigurationError, match="is asynchronous, and this section is not"):
         enter(run.guarded(async_sessionmaker(engine)))
-    with pytest.raises(ConfigurationError, match="Write `async with`"):
+    with pytest.raises(ConfigurationError, match="It is asynchronous: write `async with`"):
         enter(run.guarded(engine))
-    async with engine.connect() as connection:
-        with pytest.raises(ConfigurationError, match="Write `async with`"):
-            fence.install_sync(connection, run)
-        with pytest.raises(ConfigurationError, match="Write `async with`"):
-            enter(fence.effect(connection, run, "k"))
-    await engine.dispose()
+    connection = async_sessionmaker(engine)()
+    with pytest.raises(ConfigurationError, match="is asynchronous, and this section is not"):
+        fence.install_sync(connection, run)
+    with pytest.raises(ConfigurationError, match="is asynchronous, and this section is not"):
+        enter(fence.effect(connection, run, "k"))
     assert sqlite_base.state == UNTOUCHED
+
+
+async def test_a_synchronous_section_is_refused_on_a_thread_whose_event_loop_runs(engine, sqlite_base, run):
+    """It would stand still with the heartbeats of every job on that loop."""
+    said = r"event loop runs on this thread.*async with.*plain `def`"
+    with pytest.raises(ConfigurationError, match=said):
+        enter(run.guarded(engine))
+    with pytest.raises(ConfigurationError, match=said):
+        run.guarded(lambda: sqlite3.connect(file_of(sqlite_base.url))).call_sync(lambda effect: None)
+    with engine.connect() as connection:
+        with pytest.raises(ConfigurationError, match=said):
+            fence.install_sync(connection, run)
+        with pytest.raises(ConfigurationError, match=said):
+            enter(fence.effect(connection, run, "k"))
+    assert sqlite_base.state == UNTOUCHED
+    await asyncio.to_thread(run.guarded(engine).call_sync, lambda effect: at_once(put(effect.session, "x")))
+    assert sqlite_base.done == ["x"]
 
 
 async def test_an_asynchronous_connection_that_is_not_open_is_refused(sqlite_base, run):
@@ -169,7 +187,7 @@ def test_what_makes_no_fresh_connection_is_refused(factory, said, engine, sqlite
     assert sqlite_base.state == UNTOUCHED
 
 
-async def test_what_is_awaited_is_refused_by_a_section_that_is_not_async(postgres_base, run):
+def test_what_is_awaited_is_refused_by_a_section_that_is_not_async(postgres_base, run):
     dsn = dsn_of(postgres_base.url)
     with pytest.raises(ConfigurationError, match="has to be awaited"):
         enter(run.guarded(lambda: psycopg.AsyncConnection.connect(dsn)))
@@ -209,7 +227,7 @@ async def test_an_asynchronous_context_manager_and_an_async_function_are_factori
     assert sqlite_base.done == ["x0", "x1"]
     assert len(left) == 1
     with pytest.raises(ConfigurationError, match="It is asynchronous: write `async with`"):
-        enter(run.guarded(managed))
+        await asyncio.to_thread(enter, run.guarded(managed))
     await engine.dispose()
 
 
@@ -272,6 +290,18 @@ def test_a_guarded_section_cannot_be_entered_twice_at_once(engine, run):
         raise AssertionError("entered")
 
 
+@pytest.mark.parametrize("name", ["first", "result", "session", "key"])
+def test_who_forgot_to_enter_a_section_is_told_how_it_is_entered(name, engine, sqlite_base, run):
+    guarded = run.guarded(engine)
+    said = rf"`\.{name}` is what the block gets.*Write `with run\.guarded\(…\) as effect:`.*`effect\.{name}`"
+    with pytest.raises(ConfigurationError, match=said):
+        getattr(guarded, name)
+    with pytest.raises(ConfigurationError, match=said):
+        setattr(guarded, name, 1)
+    assert not hasattr(guarded, "other")
+    assert sqlite_base.state == UNTOUCHED
+
+
 def test_an_effect_needs_a_name(engine, run):
     with pytest.raises(ConfigurationError, match="does not name an effect"):
         run.guarded(engine, "")
@@ -312,3 +342,50 @@ def test_the_fence_imports_neither_sqlalchemy_nor_a_driver():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+PLAIN = """
+import sqlite3, sys
+sys.modules["sqlalchemy"] = None
+import psycopg
+from fencepost import fence
+from fencepost.errors import ConfigurationError
+from fencepost.sql.channel import channel_of
+
+class Holder:
+    namespace, job_id, token, nonce, lease_s = "shop", "j1", 10, "n-ours", 30.0
+    fence_resource = staticmethod(lambda resource: "order:1")
+    effect_key = staticmethod(lambda name: "j1:" + name)
+    check = staticmethod(lambda: None)
+    note_effect = staticmethod(lambda key, first: None)
+
+where, name = sys.argv[1:]
+connect = lambda: (sqlite3 if name == "sqlite" else psycopg).connect(where)
+with fence.Guarded(Holder(), connect, "one") as effect:
+    effect.session.execute("INSERT INTO done (note) VALUES ('one')")
+print(effect.first)
+connection = connect()
+fence.install_sync(connection, Holder())
+with fence.effect(connection, Holder(), "two") as effect:
+    connection.execute("INSERT INTO done (note) VALUES ('two')")
+connection.commit()
+print(effect.first)
+try:
+    channel_of(object())
+except ConfigurationError:
+    print("refused")
+"""
+
+
+@pytest.mark.parametrize("name", ["sqlite", "postgresql"])
+def test_sqlite3_and_psycopg_are_guarded_where_sqlalchemy_is_not_installed(name, new_base):
+    base = new_base(name)
+    done = subprocess.run(
+        [sys.executable, "-c", PLAIN, file_of(base.url) if name == "sqlite" else dsn_of(base.url), name],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.returncode) == ("True\nTrue\nrefused\n", 0), done.stderr
+    assert base.done == ["one", "two"]
+    assert len(base.effects) == 2

@@ -45,6 +45,38 @@ async def test_a_block_that_ends_the_transaction_of_its_section_is_found_out(kin
     assert run.notes == []
 
 
+@pytest.mark.parametrize("kind", kinds_of("postgresql"))
+async def test_a_block_that_swallowed_an_error_of_the_database_and_went_on_is_found_out(kind, base, factory, run):
+    async def work(effect):
+        await put(effect.session, "x")
+        with pytest.raises(Exception, match="value too long"):
+            await put(effect.session, "x" * 201)
+
+    with pytest.raises(TransactionEnded, match="let errors of the database pass"):
+        await kind.through(run.guarded(factory), work)
+    with pytest.raises(TransactionEnded):
+        await kind.call(run.guarded(factory), work)
+    assert base.state | {"fences": []} == {"done": [], "fences": [], "effects": []}
+
+
+@pytest.mark.parametrize("name", ["postgresql", "sqlite"])
+def test_a_flush_that_failed_and_was_swallowed_is_found_out(name, new_base, run):
+    base = new_base(name)
+    Model.metadata.create_all(base.engine)
+    base.do("INSERT INTO orders (id, number) VALUES (2, 7)")
+
+    def work(effect):
+        effect.session.add(Order(id=1, number=7))
+        with pytest.raises(DBAPIError, match=r"(?i)unique"):
+            effect.session.flush()
+
+    engine = create_engine(base.url)
+    with pytest.raises(TransactionEnded):
+        run.guarded(sessionmaker(engine)).call_sync(work)
+    assert base.effects == []
+    engine.dispose()
+
+
 # -- isolation --------------------------------------------------------------------------------------------------
 
 
@@ -149,7 +181,7 @@ async def test_sections_on_sqlite_wait_for_each_other_and_lose_nothing(kind, bas
         for thread in threads:
             thread.start()
         for thread in threads:
-            await asyncio.to_thread(thread.join)
+            thread.join()
     assert base.done == ["8"]
     assert len(base.effects) == 8
 
@@ -317,7 +349,7 @@ async def test_a_section_that_is_cancelled_while_it_waits_for_the_fence_leaves_n
     await engine.dispose()
 
 
-async def test_the_end_of_the_server_session_inside_a_block_passes_as_it_is(shared_base, run):
+def test_the_end_of_the_server_session_inside_a_block_passes_as_it_is(shared_base, run):
     """Nothing was committed for certain: the COMMIT was never sent."""
     base = shared_base("postgresql")
     engine = create_engine(base.url)

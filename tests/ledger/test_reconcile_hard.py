@@ -190,6 +190,10 @@ class TestTwoServersOnOneLedger:
         partition.close()
         redis.close()
 
+    def _incarnation(self, scene: Scene) -> str:
+        raw: Any = scene.redis.hget(scene.partition.keys.meta, "incarnation")
+        return str(raw.decode())
+
     def _take_turns(self, scene: Scene, other: Scene) -> None:
         """Until the second one would come back for the second time."""
         scene.job()
@@ -202,8 +206,7 @@ class TestTwoServersOnOneLedger:
         self, scene: Scene, other: Scene, caplog: pytest.LogCaptureFixture
     ):
         self._take_turns(scene, other)
-        here = scene.redis.hget(scene.partition.keys.meta, "incarnation").decode()
-        there = other.redis.hget(other.partition.keys.meta, "incarnation").decode()
+        here, there = self._incarnation(scene), self._incarnation(other)
         before = cursor_of(scene.ledger)
         for _ in range(3):
             with pytest.raises(ConfigurationError, match="another namespace") as stopped:

@@ -17,15 +17,15 @@ import traceback
 from typing import Any
 
 
-async def run(code: str, page: str, line: int, names: dict[str, Any]) -> str:
-    """Run a block and return what it printed."""
+def run(runner: asyncio.Runner, code: str, page: str, line: int, names: dict[str, Any]) -> str:
+    """Run a block and return what it printed. One without `await` runs where no event loop does, as a script would."""
     text = "\n" * (line - 1) + code
     compiled = compile(text, page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         value = eval(compiled, names)
-        if inspect.isawaitable(value):
-            await value
+        if inspect.iscoroutine(value):
+            runner.run(value)
     return printed.getvalue()
 
 
@@ -35,7 +35,7 @@ def main() -> None:
     with asyncio.Runner() as runner:
         for request in sys.stdin:
             try:
-                answer = {"printed": runner.run(run(**json.loads(request), names=names))}
+                answer = {"printed": run(runner, **json.loads(request), names=names)}
             except BaseException:  # noqa: BLE001  whatever it is, the page is wrong and the test says so
                 answer = {"error": traceback.format_exc()}
             answers.write(json.dumps(answer) + "\n")

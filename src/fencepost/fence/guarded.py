@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.errors import ConfigurationError, SectionRepeat
 from fencepost.sql.channel import at_once
 
 from .hands import BLOCKING, LOOPED, Hands
 from .holder import Holder
-from .section import Effect, Section, pause_s
+from .section import PATIENCE_LEASES, Effect, Section, pause_s
 
 __all__ = ["Guarded"]
 
 _PASSAGES: Final = 10
+_OF_AN_EFFECT: Final = ("first", "result", "session", "key")
+
+
+def _not_entered(name: str) -> ConfigurationError:
+    return ConfigurationError(
+        "guarded",
+        f"`.{name}` is what the block gets, and this is not entered",
+        f"Write `with run.guarded(…) as effect:`, or `async with`, and take `effect.{name}`.",
+    )
 
 
 class Guarded:
@@ -40,6 +50,16 @@ class Guarded:
             raise ConfigurationError("key", f"{key!r:.60} does not name an effect", 'Write "invoice", or "charge:eur".')
         self._holder, self._factory, self._key, self._resource = holder, factory, key, resource
         self._section: Section | None = None
+
+    if not TYPE_CHECKING:  # for who forgot to enter it; type checkers know that it has none of these
+
+        def __getattr__(self, name: str) -> Any:
+            raise _not_entered(name) if name in _OF_AN_EFFECT else AttributeError(name, name=name, obj=self)
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name in _OF_AN_EFFECT:
+                raise _not_entered(name)
+            object.__setattr__(self, name, value)
 
     # -- as a context manager -----------------------------------------------------------------------------
 
@@ -66,7 +86,8 @@ class Guarded:
 
         What `work` returns is the result, unless it sets `effect.result`. The whole section is repeated, from install
         on, up to 10 times where the database asks for it (serialization failure, deadlock, lock timeout), so `work`
-        must do nothing outside the database. Raises what the context manager raises, SectionRepeat after the last time.
+        must do nothing outside the database. Entering is not tried for longer than about 3 leases. Raises what the
+        context manager raises, SectionRepeat after the last time.
         """
         return await self._repeat(LOOPED, work)
 
@@ -77,17 +98,19 @@ class Guarded:
         return at_once(self._repeat(BLOCKING, work))
 
     async def _repeat(self, hands: Hands, work: Callable[[Effect], Any]) -> Any:
+        until = time.monotonic() + PATIENCE_LEASES * self._holder.lease_s
         for left in reversed(range(_PASSAGES)):
+            effect = None
             try:
-                return await self._pass(hands, work)
+                effect = await self._enter(hands)
+                return await self._pass(hands, effect, work)
             except SectionRepeat:
-                if not left:
+                if not left or (effect is None and time.monotonic() >= until):
                     raise
             await hands.pause(pause_s())
         raise AssertionError("unreachable")
 
-    async def _pass(self, hands: Hands, work: Callable[[Effect], Any]) -> Any:
-        effect = await self._enter(hands)
+    async def _pass(self, hands: Hands, effect: Effect, work: Callable[[Effect], Any]) -> Any:
         try:
             if effect.first:
                 value = work(effect)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import time
 from collections.abc import Callable
@@ -90,7 +91,9 @@ class Hands:
         return Opened(channel, made, manager)
 
     async def close(self, opened: Opened) -> None:
-        """Give the connection back. Raises what the driver raises."""
+        """Give the connection back as it was. Raises what the driver raises."""
+        with contextlib.suppress(Exception):
+            await opened.channel.put_back()
         if opened.manager is None:
             await opened.channel.close()
         else:
@@ -128,8 +131,8 @@ class _Blocking(Hands):
             "with",
             "an event loop runs on this thread, and a section that is not asynchronous would block it, with the "
             "heartbeats of all jobs on it",
-            "Write `async with` (or `await`) and give an asynchronous engine or connection; or make the handler a plain "
-            "`def`, which gets a thread of its own.",
+            "Write `async with` (or `await`) and give an asynchronous engine or connection; or make the handler a "
+            "plain `def`, which gets a thread of its own.",
         )
 
     async def bump(self, holder: Holder, floor: int, where: str) -> None:

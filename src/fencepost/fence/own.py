@@ -67,7 +67,11 @@ async def _install(hands: Hands, connection: Any, holder: Holder, resource: str 
             f"nobody before its commit, so a late holder could still write over what you read",
             "Call it before the transaction begins, and before anything is read.",
         )
-    await section.install(hands, holder, channel, "", resource)
+    try:
+        await section.install(hands, holder, channel, "", resource)
+    finally:
+        with contextlib.suppress(Exception):
+            await channel.put_back()
 
 
 class OwnEffect:
@@ -135,7 +139,7 @@ class OwnEffect:
             self._holder.note_effect(done.key, False)
             return
         self._stored = section.as_text(done.result, self._key)
-        await channel.flush()
+        await section.flush(channel, done.key)
         self._holder.check()
         with self._repeated():
             verdict = await channel.follow(statements.conclude(channel.dialect, self._claim, self._mark, self._stored))

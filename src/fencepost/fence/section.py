@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import random
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -25,11 +27,25 @@ from .hands import Hands, Opened
 from .holder import Holder
 from .statements import Claim, Verdict, stored_key
 
-__all__ = ["Effect", "Section", "as_text", "claim_of", "from_text", "install", "pause_s", "refuse"]
+__all__ = [
+    "PATIENCE_LEASES",
+    "Effect",
+    "Section",
+    "as_text",
+    "claim_of",
+    "flush",
+    "from_text",
+    "install",
+    "pause_s",
+    "refuse",
+    "wait_limit_s",
+]
 
 _log = logging.getLogger("fencepost.fence")
 _BUMPS: Final = 5
 _INSTALLS: Final = 10
+PATIENCE_LEASES: Final = 3
+"""For how many leases a section asks again for a fence that somebody else has locked."""
 _QUESTIONS: Final = 6
 """How often the outcome of a COMMIT is asked for, with pauses from 50 ms doubled: 1.5 s in all."""
 
@@ -60,6 +76,21 @@ def claim_of(holder: Holder, name: str, resource: str | None) -> Claim:
         nonce=holder.nonce,
         idle_ms=max(1_000, round(holder.lease_s * 1_000)),
     )
+
+
+def wait_limit_s(holder: Holder) -> int:
+    """How long a section waits for one lock, and may stand still, in whole seconds: its lease, at least 1."""
+    return max(1, math.ceil(holder.lease_s))
+
+
+async def flush(channel: Channel, key: str) -> None:
+    """Write what an ORM session still keeps to itself. Raises TransactionEnded where an error was swallowed before."""
+    try:
+        await channel.flush()
+    except Exception as error:
+        if fault_of(error) == "aborted":
+            raise TransactionEnded(key) from error
+        raise
 
 
 def pause_s() -> float:
@@ -100,7 +131,7 @@ async def install(hands: Hands, holder: Holder, channel: Channel, name: str, res
     """
     for _ in range(_BUMPS):
         claim = claim_of(holder, name, resource)
-        verdict = await _install_once(hands, channel, claim)
+        verdict = await _install_once(hands, holder, channel, claim)
         if verdict.word == "mine":
             return claim
         with told(holder):
@@ -109,11 +140,13 @@ async def install(hands: Hands, holder: Holder, channel: Channel, name: str, res
     raise SectionRepeat(holder.job_id, claim.effect_key, f"token {claim.token} was overtaken {_BUMPS} times")
 
 
-async def _install_once(hands: Hands, channel: Channel, claim: Claim) -> Verdict:
+async def _install_once(hands: Hands, holder: Holder, channel: Channel, claim: Claim) -> Verdict:
+    until = time.monotonic() + PATIENCE_LEASES * holder.lease_s
     for tried in range(1, _INSTALLS + 1):
         try:
             await channel.begin()
             try:
+                await channel.limit_waits(wait_limit_s(holder))
                 verdict = await channel.follow(statements.install(channel.dialect, claim))
                 await channel.commit()
             except BaseException:
@@ -123,8 +156,9 @@ async def _install_once(hands: Hands, channel: Channel, claim: Claim) -> Verdict
         except Exception as error:
             if fault_of(error) != "repeat":
                 raise
-            if tried == _INSTALLS:
+            if tried == _INSTALLS or time.monotonic() >= until:
                 raise SectionRepeat(claim.job_id, claim.effect_key, short_cause(error)) from error
+            holder.check()
             await hands.pause(pause_s())
         else:
             return verdict
@@ -150,6 +184,7 @@ class Section:
         try:
             self._claim = await install(self._hands, self._holder, channel, self._name, self._resource)
             await channel.begin()
+            await channel.limit_waits(wait_limit_s(self._holder))
             if channel.dialect == "sqlite":
                 await channel.become_writer(statements.writer_lock(self._claim))
             found = await channel.follow(statements.look(channel.dialect, self._claim, False))
@@ -192,7 +227,7 @@ class Section:
 
     async def _verdict(self, channel: Channel) -> Verdict:
         self._stored = as_text(self._effect.result, self._name)
-        await channel.flush()
+        await flush(channel, self._claim.effect_key)
         self._holder.check()
         try:
             return await channel.follow(statements.conclude(channel.dialect, self._claim, self._mark, self._stored))
@@ -263,6 +298,7 @@ class Section:
         channel = opened.channel
         try:
             await channel.begin()
+            await channel.limit_waits(wait_limit_s(self._holder))
             if channel.dialect == "sqlite":
                 await channel.become_writer(statements.writer_lock(self._claim))
             return await channel.follow(statements.settle(channel.dialect, self._claim))

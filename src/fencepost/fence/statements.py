@@ -199,12 +199,17 @@ def _same_transaction(dialect: Dialect, mark: str) -> Plan[bool]:
     """Whether the transaction of the mark is still open: the block may have ended it, or the server itself (a deadlock
     undoes all of it on MySQL, a full disk on SQLite), and the block may have gone on as if nothing had been."""
     if dialect == "postgresql":
-        rows = yield Statement("SELECT CAST(transaction_timestamp() AS VARCHAR)", {})
+        try:
+            rows = yield Statement("SELECT CAST(transaction_timestamp() AS VARCHAR)", {})
+        except Exception as error:
+            if fault_of(error) == "aborted":
+                return False
+            raise
         return bool(rows[0][0] == mark)
     try:
         yield Statement(f"RELEASE SAVEPOINT {mark}", {})
     except Exception as error:
-        if fault_of(error):
+        if fault_of(error) not in ("", "aborted"):
             raise
         return False
     return True

@@ -122,13 +122,12 @@ class Reconciler:
             suspects = {} if report.busy else self._suspects(report, quiet_s, states)
             if not suspects:
                 break
-            copied = self._catch_up()
-            report.busy = copied.busy
-            if report.busy or everything or not copied.rewound:
+            report.busy, rewound = (copied := self._catch_up()).busy, copied.rewound
+            if report.busy or everything or not rewound:
                 break
             everything = True  # what lives in Redis is ended first, and Redis asked again
-        ids = [] if report.busy else list(suspects)
-        for at in range(0, len(ids), _PAGE):
+        ids = list(suspects)
+        for at in range(0, 0 if report.busy else len(ids), _PAGE):
             self._judge(report, {job_id: suspects[job_id] for job_id in ids[at : at + _PAGE]}, everything)
         if report.counts and not dry_run:
             emit(_log, logging.WARNING, "reconciled", namespace=self._ledger.namespace, **report.counts)
@@ -390,7 +389,7 @@ def spec_of(row: LedgerJob) -> JobSpec:
     """What is to be sent to Redis for a job that it lost: the same id and generation; of a delay, what is left."""
     assert row.spec is not None
     spec = after_waiting(row.spec, now_ms() - row.created_at_ms)
-    spec.generation, spec.durable = row.generation, True
+    spec.generation, spec.durable, spec.restored = row.generation, True, row.token > 0
     if row.generation > 1:  # somebody asked for it to run again, at once
         spec.delay_ms, spec.run_at_ms = 0, None
     return spec

@@ -12,11 +12,12 @@ from sqlalchemy.orm import Session, scoped_session
 
 from fencepost.errors import ConfigurationError
 
-from .channel import Channel, Dialect, Row, Statement
+from .channel import Channel, Dialect, Row, Statement, limits_text
 
 __all__ = ["alchemy_channel"]
 
 _NOTES: Final = "fencepost_after_commit"
+_PUT_BACK: Final = "fencepost_put_back"
 
 
 def alchemy_channel(thing: Any) -> Channel | None:
@@ -75,6 +76,12 @@ class AlchemyChannel(_Alchemy):
     async def become_writer(self, lock: Statement) -> None:
         _become_writer(self.inner, lock)
 
+    async def limit_waits(self, seconds: int) -> None:
+        _limit_waits(self.inner, seconds)
+
+    async def put_back(self) -> None:
+        _put_back(self.inner)
+
     async def flush(self) -> None:
         _flush(self.inner)
 
@@ -101,6 +108,12 @@ class AsyncAlchemyChannel(_Alchemy):
 
     async def become_writer(self, lock: Statement) -> None:
         await self.held.run_sync(_become_writer, lock)
+
+    async def limit_waits(self, seconds: int) -> None:
+        await self.held.run_sync(_limit_waits, seconds)
+
+    async def put_back(self) -> None:
+        await self.held.run_sync(_put_back)
 
     async def flush(self) -> None:
         await self.held.run_sync(_flush)
@@ -201,6 +214,38 @@ def _sqlite_open(connection: Connection) -> bool:
 def _flush(inner: Session | Connection) -> None:
     if isinstance(inner, Session):
         inner.flush()
+
+
+def _limit_waits(inner: Session | Connection, seconds: int) -> None:
+    # A Session gives its connection back after each transaction, so the pool is where the values are put back.
+    connection = _connection(inner)
+    if connection.dialect.name not in ("mysql", "mariadb") or _PUT_BACK in connection.info:
+        return
+    limit, back = limits_text(seconds, bool(getattr(connection.dialect, "is_mariadb", False)))
+    if not event.contains(connection.engine.pool, "reset", _given_back):
+        event.listen(connection.engine.pool, "reset", _given_back)
+    connection.exec_driver_sql(limit)
+    connection.info[_PUT_BACK] = back
+
+
+def _put_back(inner: Session | Connection) -> None:
+    if isinstance(inner, Connection) and _PUT_BACK in inner.info:
+        _on_driver(inner.connection.dbapi_connection, inner.info.pop(_PUT_BACK))  # begins no transaction
+
+
+def _given_back(raw: Any, record: Any, state: Any) -> None:
+    """The pool takes a connection back. One whose values cannot be put back is closed by the pool for the error."""
+    back = record.info.pop(_PUT_BACK, None)
+    if back is not None and not state.terminate_only and state.asyncio_safe:
+        _on_driver(raw, back)
+
+
+def _on_driver(raw: Any, statement: str) -> None:
+    cursor = raw.cursor()
+    try:
+        cursor.execute(statement)
+    finally:
+        cursor.close()
 
 
 def _tell(session: Session) -> None:

@@ -31,6 +31,7 @@ __all__ = [
     "at_once",
     "channel_of",
     "is_connection",
+    "limits_text",
     "require_transaction",
 ]
 
@@ -109,6 +110,15 @@ class Channel(ABC):
         """
         await self.perform(lock)
 
+    async def limit_waits(self, seconds: int) -> None:
+        """MySQL and MariaDB, in an open transaction: wait for a lock no longer than `seconds`, and on MariaDB stand
+        still no longer. For this session, until it is given back."""
+        return None
+
+    async def put_back(self) -> None:
+        """Undo limit_waits() now, where nobody has done it yet. Called outside a transaction."""
+        return None
+
     def after_commit(self, tell: Any) -> bool:
         """Call `tell()` once when the user's transaction has committed. Returns False where nobody would notice."""
         return False
@@ -150,6 +160,17 @@ class Channel(ABC):
                 "Use an asynchronous one, or the call whose name ends in _sync.",
             )
         return await self.follow(plan)
+
+
+def limits_text(seconds: int, mariadb: bool) -> tuple[str, str]:
+    """The statement that limits the waits of a session, never to more than they were, and the one that puts it back."""
+    lock, idle = "@@SESSION.innodb_lock_wait_timeout", "@@SESSION.idle_transaction_timeout"
+    limit = f"SET @fencepost_lock_wait = {lock}, {lock} = LEAST({lock}, {seconds})"
+    back = f"SET {lock} = @fencepost_lock_wait"
+    if mariadb:
+        limit += f", @fencepost_idle = {idle}, {idle} = IF({idle} BETWEEN 1 AND {seconds}, {idle}, {seconds})"
+        back += f", {idle} = @fencepost_idle"
+    return limit, back
 
 
 def at_once(work: Coroutine[Any, Any, T]) -> T:
@@ -206,8 +227,9 @@ def _channel(thing: Any) -> Channel | None:
 def require_transaction(channel: Channel, what: str, torn: str = "the check and the work") -> None:
     """Make sure that statements of the channel land in a transaction which the user commits. Nothing is sent.
 
-    what: whose sake it is for, such as "fence.effect". torn: what must not be committed apart. A connection that begins by itself at its first statement is
-    fine. Raises ConfigurationError in autocommit mode without an explicit transaction.
+    what: whose sake it is for, such as "fence.effect". torn: what must not be committed apart. A connection that begins
+    by itself at its first statement is fine. Raises ConfigurationError in autocommit mode without an explicit
+    transaction.
     """
     if channel.in_transaction() or not channel.autocommit():
         return

@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 from fencepost.errors import ConfigurationError
 
-from .channel import Channel, Dialect, Row, Statement
+from .channel import Channel, Dialect, Row, Statement, limits_text
 
 __all__ = ["plain_channel"]
 
@@ -171,6 +171,7 @@ class DjangoChannel(Channel):
             )
         self.held, self.dialect = held, cast("Dialect", held.vendor)
         self._atomic: Any = None
+        self._back = ""
 
     def in_transaction(self) -> bool:
         return bool(self.held.in_atomic_block)
@@ -197,6 +198,17 @@ class DjangoChannel(Channel):
         if atomic is not None:
             undo = RuntimeError("rolled back by a guarded section")
             atomic.__exit__(type(undo), undo, None)
+
+    async def limit_waits(self, seconds: int) -> None:
+        if self.dialect == "mysql" and not self._back:
+            limit, back = limits_text(seconds, bool(self.held.mysql_is_mariadb))
+            await self.perform(Statement(limit, {}))
+            self._back = back
+
+    async def put_back(self) -> None:
+        back, self._back = self._back, ""
+        if back:
+            await self.perform(Statement(back, {}))
 
     async def close(self) -> None:
         # It belongs to the thread, not to the section; one that is broken is opened anew when it is next used.
