@@ -8,7 +8,8 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from fencepost import fence
 
 
-async def test_inside_run_sync_of_an_asynchronous_session_nothing_blocks_and_nothing_is_refused(sqlite_base, run):
+async def test_inside_run_sync_of_an_asynchronous_session_nothing_blocks_and_nothing_is_refused(new_base, run):
+    sqlite_base = new_base("sqlite")
     engine = create_async_engine(sqlite_base.url.replace("sqlite:", "sqlite+aiosqlite:"))
 
     def write(session):
