@@ -10,6 +10,7 @@ import pytest
 
 from fencepost.embedded import EmbeddedServer
 from tests.chaos.harness import Stage
+from tests.chaos.ledgers import Books, stage_with_books
 
 SEED = "FENCEPOST_CHAOS_SEED"
 
@@ -30,6 +31,22 @@ def own_server(new_server: Callable[..., EmbeddedServer]) -> EmbeddedServer:
 def own_stage(own_server: EmbeddedServer, tmp_path: Path) -> Iterator[Stage]:
     """Workers on a server that the test may kill."""
     yield from _stage(own_server.url, "own", tmp_path)
+
+
+@pytest.fixture
+def books(postgres_url: str) -> Iterator[Books]:
+    """The SQL side: the shop, the guard and the ledger in one PostgreSQL database."""
+    books = Books(postgres_url)
+    yield books
+    books.close()
+
+
+@pytest.fixture
+def shop(own_server: EmbeddedServer, books: Books, tmp_path: Path) -> Iterator[Stage]:
+    """Workers on a server that the test may kill, whose handlers write to `books`."""
+    stage = stage_with_books(own_server, books, tmp_path / "stage", int(os.environ.get(SEED, "1")))
+    yield stage
+    stage.end()
 
 
 def _stage(url: str, namespace: str, tmp_path: Path) -> Iterator[Stage]:

@@ -2,32 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from fencepost.embedded import EmbeddedServer
 from fencepost.ledger import Ledger
-from tests.chaos.harness import Stage
-from tests.chaos.ledgers import Books, stage_with_books
 from tests.support import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(90)]
-
-
-@pytest.fixture
-def books(postgres_url: str) -> Iterator[Books]:
-    books = Books(postgres_url)
-    yield books
-    books.close()
-
-
-@pytest.fixture
-def shop(own_server: EmbeddedServer, books: Books, tmp_path: Path) -> Iterator[Stage]:
-    stage = stage_with_books(own_server, books, tmp_path / "stage", 1)
-    yield stage
-    stage.end()
 
 
 def test_a_worker_killed_between_commit_and_finish_leaves_one_effect_and_the_job_is_done(shop, books):

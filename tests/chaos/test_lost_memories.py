@@ -13,27 +13,13 @@ from pathlib import Path
 import pytest
 
 from fencepost.embedded import EmbeddedServer
-from tests.chaos.harness import ROOT, Stage
+from tests.chaos.harness import ROOT
 from tests.chaos.ledgers import ACCOUNTS, Books, copied, stage_with_books, told
 from tests.support import raw_client, wait_until
 from tests.support.databases import DatabaseServer
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
 JOBS = 1_000
-
-
-@pytest.fixture
-def books(postgres_url: str) -> Iterator[Books]:
-    books = Books(postgres_url)
-    yield books
-    books.close()
-
-
-@pytest.fixture
-def shop(own_server: EmbeddedServer, books: Books, tmp_path: Path) -> Iterator[Stage]:
-    stage = stage_with_books(own_server, books, tmp_path / "stage", 1)
-    yield stage
-    stage.end()
 
 
 @contextmanager

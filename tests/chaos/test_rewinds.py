@@ -6,33 +6,17 @@ FENCEPOST_CHAOS_REWINDS says how often, 200 without it. report: celery/kombu#337
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from fencepost.embedded import EmbeddedServer
 from tests.chaos.harness import Stage
-from tests.chaos.ledgers import ACCOUNTS, Books, aof, rewind, stage_with_books
+from tests.chaos.ledgers import ACCOUNTS, aof, rewind
 from tests.support import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
 REWINDS = int(os.environ.get("FENCEPOST_CHAOS_REWINDS", "200"))
 MOST_BYTES = 20_000
-
-
-@pytest.fixture
-def books(postgres_url: str) -> Iterator[Books]:
-    books = Books(postgres_url)
-    yield books
-    books.close()
-
-
-@pytest.fixture
-def shop(own_server: EmbeddedServer, books: Books, tmp_path: Path) -> Iterator[Stage]:
-    stage = stage_with_books(own_server, books, tmp_path / "stage", 1, lease_s=1.0)
-    yield stage
-    stage.end()
 
 
 def grow_beyond(server: EmbeddedServer, size: int) -> None:
