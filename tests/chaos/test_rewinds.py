@@ -71,3 +71,4 @@ def test_two_hundred_rewinds_double_no_effect_lose_no_durable_job_and_let_no_tok
     [[rewinds]] = books.rows("SELECT sum(rewinds) FROM fencepost_cursors")
     assert rewinds > REWINDS / 4, "void: the archiver noticed hardly any rewind"
     assert shop.alive()
+    books.proved()
