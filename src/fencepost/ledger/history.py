@@ -81,6 +81,10 @@ class Breaks:
             for begin, end in holes
         )
 
+    def rewound(self, part: int) -> bool:
+        """Whether Redis was rewound: then events may be gone of which nobody knows."""
+        return any(key[0] == part for key in self._shared)
+
     def lost(self, part: int) -> bool:
         """Whether events of the partition were gone before they were copied."""
         return any(key[0] == part for key in self._holes)
@@ -108,11 +112,22 @@ def check_job(history: History, row: Any, breaks: Breaks) -> Iterator[Told]:
         if breaks.lost(row.part):
             yield False, "untold", f"it is {row.state}, and the event that ended it is among the lost ones"
             return
+    if row.durable and row.state in TERMINAL and breaks.rewound(row.part) and _stood_still(history.rows, row):
+        yield False, "untold", f"it is {row.state}, as Redis told the reconciler before a rewind took that back"
+        return
     for name in ("state", "generation", "attempts", "token", "finished_at_ms", "epoch", "seq"):
         if getattr(row, name) != getattr(expected, name):
             text = f"{name} is {getattr(row, name)}, the events make it {getattr(expected, name)}"
             yield True, "row_differs", text
             return
+
+
+def _stood_still(rows: list[Any], row: Any) -> bool:
+    """Whether the row is, but for its end, what the events up to its last one make it, and it lived then: it was ended
+    by what Redis showed, and a rewind took the event away. What came later did not move it: an end stays."""
+    then = _refold([one for one in rows if (one.epoch, one.seq) <= (row.epoch, row.seq)], row)
+    names = ("generation", "attempts", "token", "nonce", "worker", "epoch", "seq")
+    return then is not None and then.state in LIVE and all(getattr(then, name) == getattr(row, name) for name in names)
 
 
 def _refold(rows: list[Any], known: Any) -> JobRow | None:
