@@ -270,3 +270,37 @@ class TestTwoServersOnOneLedger:
         scene.reconcile()
         assert {scene.partition.state(job_id), scene.partition.state(late)} == {"queued"}
         assert scene.reconcile().counts == {}
+
+
+class TestAnEndThatARewindTookBack:
+    def test_it_stays_an_end_and_verify_says_how_it_came_and_still_sees_damage(
+        self, scene: Scene, monkeypatch: pytest.MonkeyPatch
+    ):
+        """The round saw the job as done in Redis, and before the event was copied Redis had forgotten it again."""
+        oldest = scene.copy()
+        scene.job()
+        scene.archiver.copy_all()
+        scene.restore(oldest)
+        job_id = scene.job()
+        scene.archiver.copy_all()  # a rewind that was noticed
+        older = scene.copy()
+        assert scene.partition.finish(scene.run(job_id), "DONE").word == "OK"
+        reconciler = Reconciler(scene.ledger, scene.partition.store, scene.partition.driver, quiet_s=0.0)
+        catch_up = reconciler._catch_up
+
+        def after_a_rewind() -> Any:
+            scene.restore(older)
+            return catch_up()
+
+        monkeypatch.setattr(reconciler, "_catch_up", after_a_rewind)
+        assert reconciler.run().counts["untold"] == 1
+        assert scene.known(job_id) == ("done", 1)
+        scene.end(job_id, "DONE")  # it lives there, and runs once more
+        scene.archiver.copy_all()
+
+        verdict = verify(scene.ledger)
+        assert verdict.ok, verdict.findings
+        assert ("untold", job_id) in {(note.what, note.job_id) for note in verdict.notes}
+        with scene.ledger.begin("damage") as connection:
+            connection.execute(update(jobs).where(jobs.c.job_id == job_id).values(token=jobs.c.token + 1))
+        assert {(one.what, one.job_id) for one in verify(scene.ledger).findings} == {("row_differs", job_id)}
