@@ -32,7 +32,7 @@ class Outside:
     unknown, unless not_done was called.
     """
 
-    __slots__ = ("_name", "_raw", "_run", "_state", "key", "known", "result")
+    __slots__ = ("_name", "_run", "_state", "key", "known", "result")
 
     def __init__(self, run: Run, name: str, key: str) -> None:
         self._run, self._name, self.key = run, name, key
