@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,11 @@ from tests.support.clock import MovedClock, OffsetFile, build_shim
 from tests.support.databases import DatabaseServer, start_mariadb, start_postgres, why_no_mariadb, why_no_postgres
 from tests.support.servers import chosen_binary, raw_client, start_server
 from tests.support.state import leaks
+
+# A script that starts the tests in the background hands SIGINT down as ignored, and so would we to every process that
+# a test starts and interrupts. A handler is not handed down: they begin with the default, as from a terminal.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How fast examples are drawn says something about the machine only: in a fresh clone the first Unicode example builds
 # its tables, which took longer than the two seconds that this check allows. What the examples find counts as before.

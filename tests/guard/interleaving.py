@@ -208,7 +208,7 @@ class LockWaits:
         if self._dialect == "postgresql":
             question = text("SELECT cardinality(pg_blocking_pids(:id)) > 0")
             return bool(self._connection.execute(question, {"id": connection_id}).scalar_one())
-        # information_schema.innodb_trx would be easier to read, but shows what it saw up to 0.1 s ago.
+        # Not information_schema.innodb_trx: that is only filled anew when nobody has read it for 0.1 s.
         status = str(self._connection.exec_driver_sql("SHOW ENGINE INNODB STATUS").one()[2])
         transactions = status.partition("TRANSACTIONS\n")[2].split("---TRANSACTION")
         mine = [one for one in transactions if f"thread id {connection_id}," in one]
