@@ -98,6 +98,16 @@ QUESTIONS = (
     ),
     Question("Which workers are there?", "ZRANGE {shop:0}:workers 0 -1", "Seen within the last hour."),
     Question("What is known about a worker?", "HGETALL {shop:0}:worker:WORKER", "Host, pid, queues, last claims."),
+    Question(
+        "Who may call the HTTP service?",
+        "HGETALL {shop:0}:credentials",
+        "Ids, and what each may do. Of a token's secret there is only the hash.",
+    ),
+    Question(
+        "Which queues are paused, since when, by whom, why?",
+        "HGET {shop:0}:meta pauses",
+        "A line a queue; no answer: none is.",
+    ),
     Question("Clock, token and sequence of the partition?", "HGETALL {shop:0}:meta", "See the fields below."),
 )
 
@@ -127,9 +137,11 @@ FIELDS: dict[str, tuple[tuple[str, str], ...]] = {
         ("settled", "nonce and outcome of the last run that did not end the job; makes a repeated write harmless"),
         ("cancel, cancel_request, cancelled_from", "somebody asked to cancel: reason, id of the request, state then"),
         ("generation, requeue_request", "how often it was started anew by hand, counted from 1, and by which request"),
+        ("revoke_request", "the request that last took it from its worker, and what became of it then"),
     ),
     "lease": (
-        ("state", "held or waiting"),
+        ("state", "held, waiting or revoked"),
+        ("revoke_request", "of a revoked one: the request that took it"),
         ("resource, owner", "what it is on, and which process has it"),
         ("token", "its fencing token"),
         ("bumped", "its nonce and the tokens it had before the present one"),
@@ -152,6 +164,8 @@ FIELDS: dict[str, tuple[tuple[str, str], ...]] = {
         ("event_cap", "how many events are kept at most for a ledger that is away"),
         ("dropped_to", "up to which event they went without having been copied"),
         ("partitions", "the number of partitions of the namespace, noted when a worker first started: 1"),
+        ("paused", "the names of the paused queues, with blanks around them; absent if there are none"),
+        ("pauses", "a line for each of them: name, since when in ms, who paused it, why; with a tab between them"),
     ),
 }  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import logging
 import math
@@ -33,7 +34,9 @@ from fencepost.worker.run import Run
 if TYPE_CHECKING:
     import redis
     import redis.asyncio
+    from fastapi import FastAPI
 
+    from fencepost.api import ApiSettings
     from fencepost.ledger import Ledger
 
 __all__ = ["Fencepost"]
@@ -151,6 +154,8 @@ class Fencepost:
         retention: _Length = 86_400.0,
         failed_retention: _Length = 604_800.0,
         durability: Literal["redis", "ledger"] = "redis",
+        idempotency: Literal["optional", "required"] = "optional",
+        caller_resource: bool = False,
     ) -> _Decorator:
         """Register a function as the handler of a kind.
 
@@ -160,7 +165,8 @@ class Fencepost:
         arguments: one live job a key. priority: 0 to 9, higher is earlier; a step is worth a minute of waiting.
         version: of the signature. max_crashes: how often its worker may die before the job is buried as poison.
         durability: "ledger" writes a job into SQL before its caller has an answer, so that no loss of Redis loses it.
-        The first parameter may be `run: Run`. Raises ConfigurationError.
+        idempotency: "required" refuses a request over HTTP that has no Idempotency-Key. caller_resource: an enqueue may
+        name the resource itself, options(resource=…). The first parameter may be `run: Run`. Raises ConfigurationError.
         """
 
         if function is not None:
@@ -180,6 +186,8 @@ class Fencepost:
                 retention_s=parse_duration_s(retention, "retention"),
                 failed_retention_s=parse_duration_s(failed_retention, "failed_retention"),
                 durable=durable_by(durability),
+                idempotency=idempotency,
+                caller_resource=caller_resource,
             )
             if settings.durable and self.ledger_url is None:
                 raise ConfigurationError("durability", "the application has no ledger", 'Write Fencepost(ledger="…").')
@@ -197,6 +205,10 @@ class Fencepost:
         if found is None:
             raise UnknownKind(kind, tuple(sorted(self.handlers)))
         return found
+
+    async def enqueue_prepared(self, job: Prepared) -> Job[Any]:
+        """Enqueue one prepared job of any kind; see Bound.enqueue for what it raises."""
+        return await self._enqueuer.enqueue(job.spec)
 
     async def enqueue_many(self, jobs: Iterable[Prepared]) -> list[Job[Any] | FencepostError]:
         """Enqueue prepared jobs of any kinds; the answer has the job or the error of each, in order."""
@@ -268,6 +280,22 @@ class Fencepost:
             when_redis_away=when_redis_away,
             on_lost=on_lost,
         )
+
+    def asgi(self, settings: ApiSettings | None = None) -> FastAPI:
+        """Return the HTTP service of this application, to serve or to mount. Needs the extra `server`.
+
+        settings: who may call, how large, how often; by default only callers with a token. Register all handlers first.
+        Raises ConfigurationError.
+        """
+        try:
+            api = importlib.import_module("fencepost.api")
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] not in ("fastapi", "starlette"):
+                raise
+            hint = "pip install 'fencepost[server]'."
+            raise ConfigurationError("server", f"{error.name} is not installed", hint) from error
+        served: FastAPI = api.asgi(self, settings)
+        return served
 
     async def close(self) -> None:
         """Close the connections of this event loop, and the embedded server if this object started it."""

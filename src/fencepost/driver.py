@@ -261,13 +261,21 @@ class AsyncDriver:
     async def wait(self, keys: list[str], timeout_s: float) -> bool:
         """Block until something is pushed to one of the lists, at most timeout_s. Only a hint: True may be stale,
         and False also stands for a server that is away (after a pause)."""
+        return await self._block(("BLPOP", *keys, f"{timeout_s:.3f}"), timeout_s)
+
+    async def follow(self, stream: str, last: str, timeout_s: float) -> bool:
+        """Block until a stream has an entry behind the id `last`, at most timeout_s. Only a hint, as wait."""
+        blocking = ("BLOCK", round(timeout_s * 1000), "STREAMS", stream, last)
+        return await self._block(("XREAD", "COUNT", 1, *blocking), timeout_s)
+
+    async def _block(self, command: tuple[Any, ...], timeout_s: float) -> bool:
         waiters = self._here().waiters
         connection = waiters.pop() if waiters else self._connections.make_async()
         try:
             async with asyncio.timeout(timeout_s + self._connections.timeout_s):
                 if not connection.is_connected:
                     await connection.connect()
-                await connection.send_command("BLPOP", *keys, f"{timeout_s:.3f}", check_health=False)
+                await connection.send_command(*command, check_health=False)
                 reply = await connection.read_response()
         except (*_AWAY, ResponseError):
             await connection.disconnect(nowait=True)

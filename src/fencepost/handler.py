@@ -30,7 +30,8 @@ R = TypeVar("R")
 class HandlerSettings:
     """What app.job declares about a kind. timeout_s: the longest one run may take. dedup: template, or True for
     "kind and all arguments". retention_s, failed_retention_s: how long an ended job can be read. durable: the ledger
-    has a job before its caller has an answer."""
+    has a job before its caller has an answer. idempotency: whether a request over HTTP needs a key. caller_resource:
+    whether an enqueue may name the resource itself."""
 
     kind: str
     queue: str = "default"
@@ -44,11 +45,16 @@ class HandlerSettings:
     retention_s: float = 86_400.0
     failed_retention_s: float = 604_800.0
     durable: bool = False
+    idempotency: Literal["optional", "required"] = "optional"
+    caller_resource: bool = False
 
     def __post_init__(self) -> None:
         if not self.kind or len(self.kind) > 200 or not self.kind.isprintable() or " " in self.kind:
             raise ConfigurationError("kind", f"{self.kind[:60]!a} is not a name", 'Write "generate_invoice".')
         check_queue(self.queue)
+        if self.idempotency not in ("optional", "required"):
+            problem = f"{self.idempotency!r} is unknown"
+            raise ConfigurationError("idempotency", problem, 'Write "optional" or "required".')
         if not 0.01 <= self.timeout_s <= 30 * 86_400:
             raise ConfigurationError("timeout", f"{self.timeout_s!r} is not 0.01 s to 30 days")
         for name, least in (("retention_s", 1.0), ("failed_retention_s", 1.0)):
@@ -64,7 +70,7 @@ class HandlerSettings:
 class Options:
     """What one enqueue may change. delay: seconds, text like "2m" or a timedelta. run_at: an aware datetime. dedup: a
     key, template or True; False switches the kind's own off. client: whose idempotency key it is. durability: "ledger"
-    or "redis", by default the kind's."""
+    or "redis", by default the kind's. resource: what the job works on, where its kind lets callers name it."""
 
     delay: float | str | timedelta | None = None
     run_at: datetime | None = None
@@ -76,6 +82,7 @@ class Options:
     job_id: str | None = None
     idempotency_ttl: float = 86_400.0
     durability: Literal["redis", "ledger"] | None = None
+    resource: str | None = None
 
 
 _NONE = Options()
@@ -153,12 +160,23 @@ class Handler(Generic[P, R]):
         job_id: str | None = None,
         idempotency_ttl: float = 86_400.0,
         durability: Literal["redis", "ledger"] | None = None,
+        resource: str | None = None,
     ) -> Bound[P, R]:
         """Return the handler with other options for this enqueue; see Options for their meaning."""
         return Bound(
             self,
             Options(
-                delay, run_at, priority, dedup, idempotency_key, client, queue, job_id, idempotency_ttl, durability
+                delay,
+                run_at,
+                priority,
+                dedup,
+                idempotency_key,
+                client,
+                queue,
+                job_id,
+                idempotency_ttl,
+                durability,
+                resource,
             ),
         )
 
@@ -185,8 +203,11 @@ class Handler(Generic[P, R]):
             spec.failed_retention_ms = round(settings.failed_retention_s * 1000)
         spec.durable = settings.durable
         rule = settings.resource
-        if rule is not None:
+        if options.resource is not None:
+            spec.resource = self._named_resource(options.resource)
+        elif rule is not None:
             spec.resource = rule.render({**codec.defaults, **arguments}, settings.kind)
+        if rule is not None:
             spec.limit, spec.ordered = rule.limit, rule.ordered
             spec.on_busy = f"later:{rule.later_ms}" if rule.later_ms else rule.on_busy
         dedup = self._dedup if options.dedup is None else options.dedup
@@ -216,6 +237,14 @@ class Handler(Generic[P, R]):
             spec.fingerprint = request_fingerprint(spec.kind, spec.payload)
             spec.idem_ttl_ms = round(parse_duration_s(options.idempotency_ttl, "idempotency_ttl") * 1000)
         spec.check()
+
+    def _named_resource(self, resource: str) -> str:
+        if not self.settings.caller_resource:
+            problem = f"{self.kind} does not let its callers name the resource"
+            raise ConfigurationError(
+                "resource", problem, "Leave it out, or declare the kind with caller_resource=True."
+            )
+        return unicodedata.normalize("NFC", resource)
 
     def _dedup_key(self, dedup: str | bool | ResourceTemplate, arguments: dict[str, Any]) -> str:
         if dedup is True:

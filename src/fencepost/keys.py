@@ -50,7 +50,7 @@ ALL: Final[tuple[KeySpec, ...]] = (
     KeySpec("line", "line:{resource}", "zset", "who waits for a resource: job id or @nonce -> score",
             "the script that frees the resource; cancel", "one member per waiter", "never"),
     KeySpec("lease", "lease:{nonce}", "hash", "one stand-alone lease: resource, owner, token",
-            "release, the sweep in claim; a waiter's has a TTL of 5 s", "one per lease", "never"),
+            "release, the sweep in claim; a waiter's has a TTL of 5 s, a revoked one's 60 s", "one per lease", "never"),
     KeySpec("grant", "grant:{nonce}", "list", "wake-up for the waiter of a stand-alone lease", "the waiter",
             "1 entry", "always"),
     KeySpec("dedup", "dedup:{key}", "string", "the id of the live job with this dedup key",
@@ -68,10 +68,13 @@ ALL: Final[tuple[KeySpec, ...]] = (
             "its TTL, at least 60 s", "always"),
     KeySpec("workers", "workers", "zset", "worker ids; score = last seen in ms", "claim (by age)",
             "1,000 members", "never"),
-    KeySpec("meta", "meta", "hash", "clock, last token, sequence number, grace period, incarnation",
+    KeySpec("meta", "meta", "hash", "clock, last token, sequence number, grace period, incarnation, paused queues",
             "the partition itself", "a dozen fields", "never"),
     KeySpec("stats", "stats", "hash", "counters by event and kind or verb", "the partition itself",
             "kinds x event names", "never"),
+    KeySpec("credentials", "credentials", "hash",
+            "who may call the HTTP service: id -> JSON with name, SHA-256 of the secret, scopes, created_at, expires_at",
+            "`fencepost token revoke`", "1,000 entries", "never"),
 )  # fmt: skip
 
 BY_NAME: Final[dict[str, KeySpec]] = {spec.name: spec for spec in ALL}
@@ -114,12 +117,13 @@ class Keys:
     dead: str = field(init=False)
     recent: str = field(init=False)
     workers: str = field(init=False)
+    credentials: str = field(init=False)
 
     def __post_init__(self) -> None:
         check_namespace(self.namespace)
         prefix = f"{{{self.namespace}:{self.partition}}}:"
         object.__setattr__(self, "prefix", prefix)
-        for name in ("meta", "leases", "later", "events", "stats", "dead", "recent", "workers"):
+        for name in ("meta", "leases", "later", "events", "stats", "dead", "recent", "workers", "credentials"):
             object.__setattr__(self, name, prefix + name)
 
     def job(self, job_id: str) -> str:

@@ -368,6 +368,9 @@ class Lease:
         return was_held
 
     def _released(self, word: str) -> None:
+        if word == "STALE" and not self.lost:  # an operator took it, and no renewal had come across that yet
+            self.lost = "stale"
+            emit(_log, logging.WARNING, "lease_lost", resource=self.name, owner=self.owner, why="stale")
         # GONE before our own deadline: an earlier try of this very release, whose answer was lost, gave it back.
         if word != "OK" and not self.lost and boottime_s() >= self._until:
             self.lost = "expired"

@@ -11,6 +11,7 @@
       later ──▶ scheduled     fail ──▶ failed                  └─ reclaim (lease ran out) ──▶ queued, or failed (poison)
 
     retry, release, reclaim of a run that was asked to cancel ──▶ cancelled
+    reclaim: the lease ran out, or an operator revoked it (then the job is queued or cancelled, never failed)
     scheduled, queued, waiting ──cancel──▶ cancelled
     processing ──cancel──▶ processing (asked for; obeyed when the run next settles) or cancelled (hard, bumps the token)
     failed, cancelled ──requeue──▶ queued, a new generation              done, failed, cancelled ──purge──▶ gone

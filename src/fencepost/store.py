@@ -19,6 +19,7 @@ from fencepost.scripts import load
 
 _DEFAULTS = JobSpec(id="", kind="")
 _REASON_LIMIT = 1_000
+_ACTOR_LIMIT = 200
 _RING = "redis.call('LPUSH', KEYS[1], '1') return redis.call('PEXPIRE', KEYS[1], 60000)"
 
 
@@ -184,16 +185,46 @@ class Store:
 
     # -- operators' calls ---------------------------------------------------------------------------------
 
-    def cancel(self, job_id: str, request_id: str, *, hard: bool = False, reason: str = "cancelled") -> Call[Answer]:
-        args = [job_id, "1" if hard else "", harmless_text(reason, _REASON_LIMIT), request_id]
+    def cancel(
+        self,
+        job_id: str,
+        request_id: str,
+        *,
+        hard: bool = False,
+        reason: str = "cancelled",
+        actor: str = "",
+        token: str = "",
+    ) -> Call[Answer]:
+        """CANCELLED | ASKED | ILLEGAL | STALE | GONE. token: only if it is still the job's newest."""
+        why = harmless_text(reason, _REASON_LIMIT)
+        args = [job_id, "1" if hard else "", why, request_id, harmless_text(actor, _ACTOR_LIMIT), token]
         return Call("cancel", load("cancel"), self._base, args, _answer)
 
-    def requeue(self, job_ids: Sequence[str], request_id: str, least: int = 0) -> Call[list[Answer]]:
+    def requeue(
+        self, job_ids: Sequence[str], request_id: str, least: int = 0, *, reason: str = "", actor: str = ""
+    ) -> Call[list[Answer]]:
         """REQUEUED | ILLEGAL | DUPLICATE | GONE for each job, in order. least: no new generation is below it."""
-        return Call("requeue", load("requeue"), self._base, [request_id, least, *job_ids], _answers)
+        args = [request_id, least, harmless_text(reason, _REASON_LIMIT), harmless_text(actor, _ACTOR_LIMIT), *job_ids]
+        return Call("requeue", load("requeue"), self._base, args, _answers)
 
-    def purge(self, job_ids: Sequence[str], reason: str) -> Call[list[Answer]]:
-        return Call("purge", load("purge"), self._base, [reason, *job_ids], _answers)
+    def purge(self, job_ids: Sequence[str], reason: str, actor: str = "") -> Call[list[Answer]]:
+        args = [harmless_text(reason, _REASON_LIMIT), harmless_text(actor, _ACTOR_LIMIT), *job_ids]
+        return Call("purge", load("purge"), self._base, args, _answers)
+
+    def pause(self, op: str, queue: str, reason: str, actor: str = "") -> Call[Answer]:
+        """PAUSED | RESUMED | RUNNING | FULL. op: pause | resume. Both texts are cut at 200 characters."""
+        args = [op, queue, harmless_text(reason, _ACTOR_LIMIT), harmless_text(actor, _ACTOR_LIMIT)]
+        return Call("pause", load("pause"), self._base, args, _answer)
+
+    def revoke(self, holder: str, token: str, request_id: str, reason: str, actor: str = "") -> Call[Answer]:
+        """REVOKED | STALE | ILLEGAL | GONE. holder: a job id, or "@nonce" of a stand-alone lease."""
+        args = [holder, token, harmless_text(reason, _REASON_LIMIT), harmless_text(actor, _ACTOR_LIMIT), request_id]
+        return Call("revoke", load("revoke"), self._base, args, _answer)
+
+    def credential(self, op: str, credential_id: str, record: str, reason: str, actor: str) -> Call[Answer]:
+        """MADE | TAKEN | FULL | REVOKED | GONE. op: make | revoke. record: JSON, of which the script reads nothing."""
+        args = [op, credential_id, record, harmless_text(reason, _REASON_LIMIT), harmless_text(actor, _ACTOR_LIMIT)]
+        return Call("credential", load("credential"), self._base, args, _answer)
 
     def heal(self, job_ids: Sequence[str], *, dry_run: bool = False) -> Call[list[Answer]]:
         return Call("heal", load("heal"), self._base, ["1" if dry_run else "", *job_ids], _answers)

@@ -59,7 +59,7 @@ class Both:
         before, moved = copy.deepcopy(self.model), self.moved
         self.do(verb, *args)
         if not moved:
-            for name in ("jobs", "alone", "leases", "lines", "dedup", "idem", "records"):
+            for name in ("jobs", "alone", "leases", "lines", "dedup", "idem", "records", "paused"):
                 was, now = getattr(before, name), getattr(self.model, name)
                 assert was == now, f"{verb}{args} sent again changed {name}:\n  {was}\n  {now}"
 
@@ -107,8 +107,14 @@ class Both:
     def _conclude(self, ended: list[tuple[str, int, str, str, str]]) -> Any:
         return self.driver.run(self.store.conclude([(*one[:4], one[4].encode()) for one in ended]))
 
-    def _cancel(self, job_id: str, hard: bool, reason: str, request: str) -> Any:
-        return self.driver.run(self.store.cancel(job_id, request, hard=hard, reason=reason))
+    def _cancel(self, job_id: str, hard: bool, reason: str, request: str, token: str = "") -> Any:
+        return self.driver.run(self.store.cancel(job_id, request, hard=hard, reason=reason, token=token))
+
+    def _pause(self, op: str, queue: str) -> Any:
+        return self.driver.run(self.store.pause(op, queue, "model"))
+
+    def _revoke(self, holder: str, token: str, request: str) -> Any:
+        return self.driver.run(self.store.revoke(holder, token, request, "model"))
 
     def _requeue(self, job_ids: list[str], request: str, least: int = 0) -> Any:
         return self.driver.run(self.store.requeue(job_ids, request, least))
@@ -145,6 +151,7 @@ class Both:
         assert shot.slots == _filled(model.slots)
         assert shot.line == _filled(model.lines)
         assert shot.dedup == model.dedup
+        assert set(shot.meta.get("paused", "").split()) == model.paused.keys()
         assert shot.idem == {key: f"{job_id} {print_}" for key, (job_id, print_, _) in model.idem.items()}
         assert shot.stats == model.stats, f"counters differ: {shot.stats - model.stats}, {model.stats - shot.stats}"
         assert int(shot.meta.get("last_us", 0)) // 1000 == model.last
@@ -192,7 +199,7 @@ class Both:
 _TOLD = ("effect", "effect_found", "late_effect", "step", "intent", "outcome", "bumped")
 _FIELDS = (
     *("state", "attempts", "crashes", "releases", "generation", "token", "nonce", "checkpoint", "result", "reason"),
-    *("cancel", "cancel_request", "cancelled_from", "requeue_request"),
+    *("cancel", "cancel_request", "cancelled_from", "requeue_request", "revoke_request"),
 )
 
 

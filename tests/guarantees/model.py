@@ -64,6 +64,7 @@ class Job:
     cancel_request: str | None = None
     cancelled_from: str | None = None
     requeue_request: str | None = None
+    revoke_request: str | None = None
     settled: tuple[str, str] | None = None
     expires: float | None = None
 
@@ -84,6 +85,7 @@ class Alone:
     token: Any = None
     expires: float | None = None
     had: list[str] = field(default_factory=list)
+    revoke_request: str | None = None
 
 
 @dataclass
@@ -106,6 +108,7 @@ class World:
     suspects: dict[str, tuple[str, str]] = field(default_factory=dict)  # the last suspect that a worker got
     workers: dict[str, int] = field(default_factory=dict)  # when the replay record of a worker expires
     stats: Counter[str] = field(default_factory=Counter)
+    paused: dict[str, int] = field(default_factory=dict)  # queue -> since
     now: int = 0
     in_grace: bool = False
     grace_seen: int = 0
@@ -202,6 +205,8 @@ class World:
                     return
             else:
                 self.jobs[member].state = "queued"
+                if self.jobs[member].queue in self.paused:
+                    continue  # nobody may come for the place: the next in line gets it
                 self.hold(resource, f"={member}", self.now + RESERVED_MS)
                 return
             self.stats["orphan:line"] += 1

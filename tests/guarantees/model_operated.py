@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.guarantees.model import FRESH, Alone, Job, World
+from tests.guarantees.model import FRESH, RESERVED_MS, Alone, Job, World
 
 Pair = tuple[str, str]
 
@@ -12,7 +12,7 @@ class Operated(World):
 
     # -- operators ----------------------------------------------------------------------------------------
 
-    def cancel(self, job_id: str, hard: bool, reason: str, request: str) -> Pair:
+    def cancel(self, job_id: str, hard: bool, reason: str, request: str, token: str = "") -> Pair:
         self.begin()
         job = self.jobs.get(job_id)
         if job is None:
@@ -21,6 +21,8 @@ class Operated(World):
             return "CANCELLED", job.cancelled_from or ""
         if not job.live:
             return "ILLEGAL", job.state
+        if token and token != job.token:
+            return "STALE", job.token or "0"
         if job.state == "processing" and not hard:
             if job.cancel_request != request:
                 job.cancel, job.cancel_request = reason, request
@@ -34,6 +36,57 @@ class Operated(World):
             del self.lines[job.resource or ""][job.id]
         self.end(job, "cancelled", reason, run)
         return "CANCELLED", was
+
+    def pause(self, op: str, queue: str) -> Pair:
+        self.begin()
+        if op == "pause":
+            return "PAUSED", str(self.paused.setdefault(queue, self.now))
+        since = self.paused.pop(queue, None)
+        return ("RUNNING", "") if since is None else ("RESUMED", str(since))
+
+    def revoke(self, holder: str, token: str, request: str) -> Pair:
+        self.begin()
+        if holder[0] == "@":
+            return self._revoke_lease(holder, token, request)
+        job = self.jobs.get(holder)
+        if job is None:
+            return "GONE", ""
+        asked, _, what = (job.revoke_request or "").partition(" ")
+        if asked == request:
+            return "REVOKED", what
+        if job.state != "processing":
+            return "ILLEGAL", job.state
+        if job.token != token:
+            return "STALE", job.token
+        what = "queued" if job.cancel is None else "cancelled"
+        run, job.nonce, job.token, job.revoke_request = job.nonce or "", "", FRESH, f"{request} {what}"
+        job.attempts, job.releases = (job.attempts or 1) - 1, (job.releases or 0) + 1
+        del self.leases[job.id]
+        self.stats[f"revoked:{job.kind}"] += 1
+        if job.cancel is not None:
+            self.end(job, "cancelled", job.cancel, run)
+        else:
+            job.state = "queued"
+            if job.resource:
+                self.reserve(job, run, self.now + RESERVED_MS)
+        return "REVOKED", what
+
+    def _revoke_lease(self, holder: str, token: str, request: str) -> Pair:
+        lease = self.alone.get(holder[1:])
+        if lease is not None and lease.state == "revoked" and lease.revoke_request == request:
+            return "REVOKED", "ended"
+        if lease is None or lease.state == "revoked":
+            return "GONE", ""
+        if lease.state != "held":
+            return "ILLEGAL", lease.state
+        if lease.token != token:
+            return "STALE", lease.token
+        lease.state, lease.token, lease.had, lease.revoke_request = "revoked", FRESH, [], request
+        lease.expires = self.clock + 60_000
+        del self.leases[holder]
+        self.stats["revoked:@lease"] += 1
+        self.free(lease.resource, holder)
+        return "REVOKED", "ended"
 
     def requeue(self, job_ids: list[str], request: str, least: int = 0) -> list[Pair]:
         self.begin()

@@ -197,7 +197,7 @@ class Model(Operated):
         claimed: list[Job] = []
         for queue, most in ask.queues:
             got = 0
-            for job in self.ready(queue):
+            for job in self.ready(queue) if queue not in self.paused else ():
                 if got == most or len(claimed) == ask.wanted:
                     break
                 if job.resource and not self._may_enter(job):

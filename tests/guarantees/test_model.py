@@ -36,6 +36,7 @@ RARE = (
     *("acquire HELD", "acquire WAIT", "acquire BUSY", "acquire LEFT"),
     *("bump OK", "bump STALE", "bump EXPIRED", "a token from before a bump", "NOTE OK", "NOTE REPLAY"),
     *("late_effect:k1", "conclude CONCLUDED", "conclude ILLEGAL", "conclude NEWER"),
+    *("pause PAUSED", "pause RESUMED", "revoke REVOKED", "revoke STALE", "revoked:k1", "revoked:@lease"),
     *("release OK", "release STALE", "parked:k1", "put_off:k1", "parked:@lease", "crashed:@lease", "crashed:k1"),
 )
 """What a run must have reached to prove something."""
@@ -250,13 +251,16 @@ class Machine(RuleBasedStateMachine):
         state=st.sampled_from(["processing", "waiting", "waiting", "scheduled", "any"]),
         hard=st.booleans(),
         request=st.sampled_from(["", "", "again"]),
-        then=st.sampled_from(["", "it hears of it", "it dies"]),
+        then=st.sampled_from(["", "it hears of it", "it hears of it", "it dies"]),
+        seen=st.sampled_from([None, None, None, 0, 0, 1]),
     )
-    def cancel(self, at: int, state: str, hard: bool, request: str, then: str) -> None:
+    def cancel(self, at: int, state: str, hard: bool, request: str, then: str, seen: int | None) -> None:
         """Cancel a job; a worker that was asked to stop may hear of it at once, or die before it does."""
         jobs = self.both.model.in_state(state)
         job_id = jobs[-1 - at % len(jobs)].id if jobs else self.an_id(at)
-        reply = self.both.do("cancel", job_id, hard, "wish", request or self.fresh("r"))
+        known = self.both.model.jobs.get(job_id)
+        token = str(int(known.token) + seen) if known and known.token and seen is not None else ""
+        reply = self.both.do("cancel", job_id, hard, "wish", request or self.fresh("r"), token)
         if reply[0] == "ASKED" and then == "it dies":
             self.time_goes_by_under_sweeps(3)
         elif reply[0] == "ASKED" and then:
@@ -264,6 +268,26 @@ class Machine(RuleBasedStateMachine):
             self.both.do("renew", 2_000, [(job_id, job.token, job.nonce)])
 
     more_cancelling = cancel
+
+    @rule(queue=st.sampled_from(["a", "b"]), then=st.sampled_from(["it stays", "it goes on", "it goes on", "it goes on"]))
+    def pause(self, queue: str, then: str) -> None:
+        """Pause a queue; it may be resumed at once, or by a later draw."""
+        self.both.do("pause", "pause", queue)
+        if then == "it goes on":
+            self.both.do("pause", "resume", queue)
+
+    @rule(queue=st.sampled_from(["a", "b"]))
+    def resume(self, queue: str) -> None:
+        self.both.do("pause", "resume", queue)
+
+    more_resuming = resume
+
+    @precondition(lambda self: self.runs or self.alone)
+    @rule(at=pick, whose=whose, request=st.sampled_from(["", "", "again"]))
+    def revoke(self, at: int, whose: str, request: str) -> None:
+        """Take a run or a lease from its holder, as somebody saw it a while ago or sees it now."""
+        holder, token, _ = self.a_run(at, whose, alone=True)
+        self.both.do("revoke", holder, token, request or self.fresh("r"))
 
     @precondition(lambda self: self.ids)
     @rule(

@@ -21,6 +21,8 @@ def everything(partition: Partition) -> dict[str, str]:
     _cancelled_hard(partition)
     _busy(partition)
     _stand_alone(partition)
+    jobs["revoked"] = _revoked(partition)
+    _paused(partition)
     jobs["bumped"] = _bumped(partition)
     jobs["concluded"] = _concluded(partition)
     _committed_late(partition)
@@ -128,6 +130,36 @@ def _stand_alone(partition: Partition) -> None:
     assert partition.release(first, token).word == "OK"
     _, token, _ = partition.acquire(resource, second, wait_ms=1_000)
     assert partition.release(second, token).word == "OK"
+
+
+def _revoked(partition: Partition) -> str:
+    """Taken from its worker by hand, then done; another one was to be cancelled, a third was a stand-alone lease."""
+    queue, resource, nonce = partition.name("q"), partition.name("thing-"), partition.name("n")
+    job_id = partition.job(queue=queue)
+    [claimed] = partition.claim(queues=(queue,))
+    assert partition.revoke(job_id, claimed.token) == ("REVOKED", "queued")
+    [claimed] = partition.claim(queues=(queue,))
+    assert partition.finish(claimed.key, "DONE").word == "OK"
+    run = _claim_one(partition)
+    partition.cancel(run.job_id)
+    assert partition.revoke(run.job_id, run.token) == ("REVOKED", "cancelled")
+    _, token, _ = partition.acquire(resource, nonce)
+    assert partition.revoke(f"@{nonce}", token) == ("REVOKED", "ended")
+    return job_id
+
+
+def _paused(partition: Partition) -> None:
+    """A queue is paused while jobs of it wait for a resource, and resumed."""
+    queue, resource, nonce = partition.name("q"), partition.name("thing-"), partition.name("n")
+    _, token, _ = partition.acquire(resource, nonce)
+    partition.job(queue=queue, resource=resource)
+    assert partition.claim(queues=(queue,)) == []
+    assert partition.pause(queue).word == "PAUSED"
+    assert partition.release(nonce, token).word == "OK"
+    assert partition.claim(queues=(queue,)) == []
+    assert partition.resume(queue).word == "RESUMED"
+    [claimed] = partition.claim(queues=(queue,))
+    assert partition.finish(claimed.key, "DONE").word == "OK"
 
 
 def _bumped(partition: Partition) -> str:

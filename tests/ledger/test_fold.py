@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fencepost.ledger.fold import MOVES, JobRow, fold
-from fencepost.ledger.paths import ANYWHERE, KNOWN_EVENTS, NOWHERE, after
+from fencepost.ledger.paths import ANYWHERE, AUDIT_EVENTS, KNOWN_EVENTS, NOWHERE, after
 from fencepost.ledger.stream import Event
 from fencepost.states import LIVE, TERMINAL, State
 from tests.ledger.stories import everything
@@ -94,7 +94,7 @@ def test_in_a_rewound_redis_the_id_of_a_durable_job_is_new_only_after_its_retent
 def test_every_event_the_scripts_know_is_told_by_the_stories(partition):
     """So that the checker and the fold have met each of them."""
     everything(partition)
-    assert {one.name for one in partition.told()} == KNOWN_EVENTS
+    assert {one.name for one in partition.told()} == KNOWN_EVENTS | AUDIT_EVENTS
 
 
 def test_the_row_agrees_with_redis_after_every_way_a_job_can_go(partition, ledger, archiver):

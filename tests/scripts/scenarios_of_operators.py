@@ -45,6 +45,18 @@ def _(p: Partition) -> Call[Any]:
     return p.store.cancel("nobody", "ask")
 
 
+@scenario("cancel", "CANCELLED", "hard, of the run that the caller saw")
+def _(p: Partition) -> Call[Any]:
+    run = p.put("processing", resource="thing")
+    return p.store.cancel(run.job_id, "ask", hard=True, actor="bot", token=run.token)
+
+
+@scenario("cancel", "STALE")
+def _(p: Partition) -> Call[Any]:
+    run = p.put("processing")
+    return p.store.cancel(run.job_id, "ask", hard=True, token=str(int(run.token) - 1))
+
+
 @scenario("requeue", "REQUEUED")
 def _(p: Partition) -> Call[Any]:
     failed, cancelled = p.put("failed", dedup="a"), p.put("cancelled", resource="thing")
@@ -120,6 +132,128 @@ def _(p: Partition) -> Call[Any]:
 @scenario("heal", "GONE")
 def _(p: Partition) -> Call[Any]:
     return p.store.heal(["nobody"])
+
+
+# -- pause and revoke ---------------------------------------------------------------------------------------
+
+
+@scenario("pause", "PAUSED")
+def _(p: Partition) -> Call[Any]:
+    p.pause("other")
+    return p.store.pause("pause", "default", "the provider is down", "bot")
+
+
+@scenario("pause", "RESUMED", again="RUNNING")
+def _(p: Partition) -> Call[Any]:
+    p.job()
+    p.pause("default")
+    p.pause("other")
+    return p.store.pause("resume", "default", "it is back", "bot")
+
+
+@scenario("pause", "RUNNING")
+def _(p: Partition) -> Call[Any]:
+    p.pause("other")
+    return p.store.pause("resume", "default", "it is back", "bot")
+
+
+@scenario("pause", "FULL")
+def _(p: Partition) -> Call[Any]:
+    for number in range(200):
+        p.pause(f"q{number}")
+    return p.store.pause("pause", "default", "one too many", "bot")
+
+
+@scenario("revoke", "REVOKED", "of a run that others wait behind")
+def _(p: Partition) -> Call[Any]:
+    run = p.put("processing", resource="thing", dedup="a")
+    p.job(resource="thing")
+    p.claim()
+    return p.store.revoke(run.job_id, run.token, "ask", "it hangs", "bot")
+
+
+@scenario("revoke", "REVOKED", "of a run that was asked to stop")
+def _(p: Partition) -> Call[Any]:
+    run = p.put("processing", resource="thing", dedup="a")
+    p.job(resource="thing")
+    p.claim()
+    p.cancel(run.job_id)
+    return p.store.revoke(run.job_id, run.token, "ask", "it hangs", "bot")
+
+
+@scenario("revoke", "REVOKED", "of a stand-alone lease, to the first in line")
+def _(p: Partition) -> Call[Any]:
+    _, token, _ = p.acquire("thing", "me")
+    p.acquire("thing", "next", wait_ms=60_000)
+    return p.store.revoke("@me", token, "ask", "it hangs", "bot")
+
+
+@scenario("revoke", "STALE")
+def _(p: Partition) -> Call[Any]:
+    run = p.put("processing", resource="thing")
+    return p.store.revoke(run.job_id, str(int(run.token) - 1), "ask", "it hangs", "bot")
+
+
+@scenario("revoke", "STALE", "of a stand-alone lease")
+def _(p: Partition) -> Call[Any]:
+    _, token, _ = p.acquire("thing", "me")
+    return p.store.revoke("@me", str(int(token) - 1), "ask", "it hangs", "bot")
+
+
+@scenario("revoke", "ILLEGAL")
+def _(p: Partition) -> Call[Any]:
+    run = p.put("queued", resource="thing")
+    return p.store.revoke(run.job_id, run.token, "ask", "it hangs", "bot")
+
+
+@scenario("revoke", "ILLEGAL", "of a waiter")
+def _(p: Partition) -> Call[Any]:
+    p.acquire("thing", "holder")
+    p.acquire("thing", "me", wait_ms=60_000)
+    return p.store.revoke("@me", "5", "ask", "it hangs", "bot")
+
+
+@scenario("revoke", "GONE")
+def _(p: Partition) -> Call[Any]:
+    return p.store.revoke("nobody", "5", "ask", "it hangs", "bot")
+
+
+@scenario("revoke", "GONE", "of a lease that was given back")
+def _(p: Partition) -> Call[Any]:
+    return p.store.revoke("@nobody", "5", "ask", "it hangs", "bot")
+
+
+# -- credentials of the HTTP service ------------------------------------------------------------------------
+
+
+@scenario("credential", "MADE")
+def _(p: Partition) -> Call[Any]:
+    return p.store.credential("make", "abc", '{"name":"ann"}', "ann: read", "bot")
+
+
+@scenario("credential", "TAKEN")
+def _(p: Partition) -> Call[Any]:
+    p.credential("make", "abc")
+    return p.store.credential("make", "abc", '{"name":"another"}', "ann: read", "bot")
+
+
+@scenario("credential", "FULL")
+def _(p: Partition) -> Call[Any]:
+    p.redis.hset(p.keys.credentials, mapping={f"c{number}": "{}" for number in range(1_000)})
+    return p.store.credential("make", "abc", "{}", "one too many", "bot")
+
+
+@scenario("credential", "REVOKED", again="GONE")
+def _(p: Partition) -> Call[Any]:
+    p.credential("make", "abc")
+    p.credential("make", "other")
+    return p.store.credential("revoke", "abc", "", "she left", "bot")
+
+
+@scenario("credential", "GONE")
+def _(p: Partition) -> Call[Any]:
+    p.credential("make", "other")
+    return p.store.credential("revoke", "abc", "", "she left", "bot")
 
 
 # -- stand-alone leases -----------------------------------------------------------------------------------

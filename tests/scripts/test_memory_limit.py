@@ -55,22 +55,28 @@ def test_a_full_server_refuses_new_work_without_storing_half_of_it(full):
 
 
 def test_a_full_server_lets_the_queue_drain_to_nothing(full):
-    """Claim, checkpoint, renew, bump, every outcome, cancel, release, heal, purge and the ledger's calls go on."""
+    """Claim, checkpoint, renew, bump, every outcome, cancel, release, heal, purge, pause, resume, revoke and the
+    ledger's calls go on."""
     jobs = [full.job(resource="thing" if n % 4 == 0 else None, dedup=f"k{n}") for n in range(40)]
     due = full.job(delay_ms=60_000)
     full.redis.zadd(full.keys.later, {due: 1}, xx=True)
     lapsed = full.put("processing")
     full.lapse(lapsed)
-    queue = full.record(lapsed.job_id).queue
+    hung = full.put("processing")
+    queue, other = full.record(lapsed.job_id).queue, full.record(hung.job_id).queue
     _, token, _ = full.acquire("alone", "me")
     fill_up(full)
     assert full.release("me", token) == ("OK", "")
+    assert full.pause("default").word == "PAUSED"
+    assert full.claim(5) == []
+    assert full.resume("default").word == "RESUMED"
+    assert full.revoke(hung.job_id, hung.token) == ("REVOKED", "queued")
     assert full.cancel(jobs.pop()).word == "CANCELLED"
     assert full.conclude(jobs.pop()) == ("CONCLUDED", "queued")
     assert full.archived(3).word == "OK"
     assert full.heal(*jobs)[0] == ("SOUND", "queued")
     words, ended = ["DONE", "RETRY", "BURY", "RELEASE", "CANCEL"], 0
-    while runs := full.claim(5, queues=("default", queue), upkeep="{}"):
+    while runs := full.claim(5, queues=("default", queue, other), upkeep="{}"):
         for run in runs:
             assert full.renew(run.key) == [("OK", "")]
             assert full.checkpoint(run.key) == ("OK", "")
@@ -82,6 +88,6 @@ def test_a_full_server_lets_the_queue_drain_to_nothing(full):
     live = [key for key, one in full.dump().items() if key.startswith("job:") and not one.has_ttl]
     assert live == []
     assert not full.redis.exists(full.keys.leases, full.keys.later, full.keys.ready("default"), full.keys.line("thing"))
-    assert {word for word, _ in full.purge(*jobs, due, lapsed.job_id)} == {"PURGED"}
+    assert {word for word, _ in full.purge(*jobs, due, lapsed.job_id, hung.job_id)} == {"PURGED"}
     full.redis.config_set("maxmemory", 0)
     assert full.job()

@@ -33,6 +33,9 @@ UNUSED = {  # it never looks at them, in the cases in which it goes on
     "bump": {"dead", "later", "worker", "bell", "ready", "slots"},
     "archived": {"dead", "later", "worker", "bell", "ready", "job"},
     "conclude": {"worker", "bell", "ready", "lease"},
+    "pause": {"dead", "later", "worker", "bell", "job"},
+    "revoke": {"dead", "later", "worker", "bell", "ready", "slots", "line"},
+    "credential": {"dead", "later"},
 }
 GUARDED = {
     # A known job whose idempotency key decides is not looked at; a bell is only a hint.
@@ -45,6 +48,7 @@ GUARDED = {
     "heal": {"ready"},
     "release": {"bell", "job", "lease", "grant", "ready", "slots"},
     "conclude": {"bell", "job", "dedup", "ready"},
+    "revoke": {"bell", "job", "dedup", "ready", "lease", "grant"},
 }
 
 

@@ -143,6 +143,18 @@ class Partition:
     def cancel(self, job_id: str, *, hard: bool = False, request: str = "", reason: str = "cancelled") -> Answer:
         return self.run(self.store.cancel(job_id, request or self.name("ask"), hard=hard, reason=reason))
 
+    def pause(self, queue: str, reason: str = "tests", actor: str = "me") -> Answer:
+        return self.run(self.store.pause("pause", queue, reason, actor))
+
+    def resume(self, queue: str, reason: str = "tests", actor: str = "me") -> Answer:
+        return self.run(self.store.pause("resume", queue, reason, actor))
+
+    def revoke(self, holder: str, token: str, *, request: str = "", reason: str = "tests", actor: str = "me") -> Answer:
+        return self.run(self.store.revoke(holder, token, request or self.name("ask"), reason, actor))
+
+    def credential(self, op: str, credential_id: str, record: str = "{}", reason: str = "tests") -> Answer:
+        return self.run(self.store.credential(op, credential_id, record, reason, "me"))
+
     def requeue(self, *job_ids: str, request: str = "") -> list[Answer]:
         return self.run(self.store.requeue(job_ids, request or self.name("ask")))
 

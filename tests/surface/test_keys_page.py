@@ -53,6 +53,16 @@ def lived(partition: Partition) -> tuple[Partition, dict[str, str]]:
     p.take_back(p.put("processing"))
     p.conclude(p.put("processing").job_id)
     p.archived(3)
+    p.pause("more")
+    p.pause("less")
+    p.resume("less")
+    revoked = p.put("processing")
+    p.revoke(revoked.job_id, revoked.token)
+    _, token, _ = p.acquire("revoked", "revoked")
+    p.revoke("@revoked", token)
+    p.credential("make", "gone")
+    p.credential("revoke", "gone")
+    p.credential("make", "kept", '{"name":"ann"}')
     alone = _alone(p)
     writing = {name for name in scripts.names() if "no-writes" not in scripts.source(name).split("\n", 1)[0]}
     assert verbs >= writing

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Final
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, FastAPI, Request
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
 
+from fencepost.api.problems import Problem, rendered
 from fencepost.api.service import ProblemRoute, Service
 from fencepost.api.settings import ApiSettings
 
@@ -26,10 +31,38 @@ def fencepost_router(app: Fencepost, settings: ApiSettings | None = None) -> API
 def asgi(app: Fencepost, settings: ApiSettings | None = None) -> FastAPI:
     """Return the service as an ASGI application."""
     service = Service(app, settings or ApiSettings())
-    served = FastAPI(title=f"Fencepost: {app.namespace}")
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        service.stopping.clear()
+        yield
+        service.stopping.set()
+        await app.link.asynchronous.close()
+
+    served = FastAPI(title=f"Fencepost: {app.namespace}", lifespan=lifespan, redirect_slashes=False)
     served.state.fencepost = service
     served.include_router(_routes(service))
+    served.add_exception_handler(HTTPException, _no_route)
+    served.add_exception_handler(Exception, _failed)
     return served
+
+
+def _no_route(_: Request, error: Exception) -> Response:
+    """What is answered where there is no route, in the form of all other problems."""
+    assert isinstance(error, HTTPException)
+    headers = {"Cache-Control": "no-store", **(error.headers or {})}
+    if error.status_code == 405:
+        text = "The path has no such method. Nothing was changed. The header Allow names those it has."
+        return rendered(Problem(405, "method-not-allowed", "No such method", text, headers=headers))
+    text = "There is no such path. Nothing was changed. See /openapi.json for those there are."
+    return rendered(Problem(404, "not-found", "No such path", text, headers=headers))
+
+
+def _failed(_: Request, error: Exception) -> Response:
+    """The answer after an error that nobody expected; the server writes it to its log."""
+    text = f"The service failed ({type(error).__name__}). What was changed is not known. Look at the service's log."
+    headers = {"Cache-Control": "no-store"}
+    return rendered(Problem(500, "internal", "The service failed", text, changed="unknown", headers=headers))
 
 
 def _routes(service: Service) -> APIRouter:

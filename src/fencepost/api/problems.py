@@ -24,7 +24,7 @@ from fencepost.errors import (
     UnknownKind,
 )
 
-__all__ = ["MEDIA_TYPE", "Problem", "of_error", "rendered"]
+__all__ = ["MEDIA_TYPE", "PAGES", "Problem", "of_error", "page", "rendered"]
 
 MEDIA_TYPE: Final = "application/problem+json"
 
@@ -88,3 +88,130 @@ def of_error(error: FencepostError) -> Problem:
 def rendered(problem: Problem) -> Response:
     """The answer to send."""
     return Response(msgspec.json.encode(problem.to_json()), problem.status, problem.headers, MEDIA_TYPE)
+
+
+# What GET /v1/problems/{slug} tells, one row a slug: what it means, and what to do.
+PAGES: Final[dict[str, tuple[str, str]]] = {
+    "arguments-refused": (
+        "The arguments do not fit the kind. `path` names the first one that does not, such as args.order.lines[2].",
+        "Send what the kind's schema asks for (GET /v1/kinds, or the OpenAPI document). The same body fails again.",
+    ),
+    "body-cut-off": (
+        "The connection ended, or the caller sent less than it had announced, before the body was whole.",
+        "Send the request again.",
+    ),
+    "body-refused": (
+        "The body is JSON, but not of the shape that this route takes: a field is missing, unknown or of another type.",
+        "Compare it with the OpenAPI document. The detail names the field. The same body fails again.",
+    ),
+    "body-too-large": (
+        "The body has more bytes than this service takes. No more than that was read.",
+        "Send less; put large data elsewhere and its address into the arguments. `fencepost api --max-body` raises it.",
+    ),
+    "duplicate": (
+        "The job's dedup key belongs to a newer job that lives; `owner` is its id. Nothing was started again.",
+        "Follow the owner, or start the job again when the owner has ended.",
+    ),
+    "forbidden": (
+        "The credential is good, but it has not the scope that this call needs; `scope` names it.",
+        "Use a credential that has it: `fencepost token make NAME --scope SCOPE`. A scope cannot be added later.",
+    ),
+    "idempotency-conflict": (
+        "The idempotency key was used before, for another method, path or body.",
+        "Send the same request with the same key, or another request with a new key.",
+    ),
+    "illegal-transition": (
+        "The job is in a state to which the action does not apply: it has ended, or somebody was first.",
+        "Read the job (GET /v1/jobs/{id}) and choose an action that fits its state.",
+    ),
+    "internal": (
+        "Something failed in the service that no caller can mend. What was changed is not known.",
+        "Look at the log of the service. A call with an idempotency key may be repeated safely.",
+    ),
+    "job-not-found": (
+        "No job with this id is known: it was never accepted here, was purged, or its retention is over.",
+        "Check the id. With a ledger, jobs are remembered beyond their retention.",
+    ),
+    "lease-expired": (
+        "The lease of this run ran out and the job was taken back. Nobody holds it at the moment.",
+        "Stop the work and drop its result: the job runs again by itself. Renew more often, or ask for a longer lease.",
+    ),
+    "ledger-unavailable": (
+        "The SQL database of the ledger gave no answer.",
+        "Try again after Retry-After. Look at the database, and `fencepost ledger status`.",
+    ),
+    "method-not-allowed": (
+        "The path exists, but not with this method.",
+        "The header Allow names the methods there are.",
+    ),
+    "no-json": (
+        "The body is not JSON in UTF-8.",
+        "Send one JSON object. `{}` stands for an empty one.",
+    ),
+    "no-such-problem": (
+        "No problem has this name.",
+        "The last part of a problem's `type` is its name.",
+    ),
+    "not-admitted": (
+        "Without authentication only callers on the same machine are served, and not by a proxy or from another site.",
+        "Run the service with tokens (without --no-auth), and give the caller one: `fencepost token make`.",
+    ),
+    "not-found": (
+        "There is no such path.",
+        "See the OpenAPI document (/openapi.json) for those there are.",
+    ),
+    "queue-full": (
+        "The queue has as many ready jobs as it may (queue_limit).",
+        "Try again after Retry-After, with the same idempotency key. Start more workers.",
+    ),
+    "rate-limited": (
+        "The credential calls more often than this process lets it.",
+        "Wait for the seconds of Retry-After, then go on. Send many jobs as one batch.",
+    ),
+    "redis-unavailable": (
+        "Redis gave no answer in time. Where `changed` is unknown, the call may have been carried out all the same.",
+        "Try again after Retry-After, with the same idempotency key: nothing is done twice then.",
+    ),
+    "resource-busy": (
+        "The resource is held by somebody else.",
+        "Try again later; GET /v1/resources/{resource} tells who holds it and for how long.",
+    ),
+    "resource-free": (
+        "Nobody holds the resource, and nobody waits for it. Resources are not kept beyond that.",
+        "If you expected a holder, check the name: it is what the template of the kind makes of the arguments.",
+    ),
+    "result-expired": (
+        "The job is done, but its result is kept no longer.",
+        "Raise `retention` of the kind if callers need it for longer.",
+    ),
+    "stale-token": (
+        "A newer fencing token exists: another worker holds the job now. `newest` is its token.",
+        "Stop the work and drop its result. Never repeat the refused write, and never send it with the newer token.",
+    ),
+    "too-many-streams": (
+        "This process already has as many event streams and long polls as it may (max_streams).",
+        "Try again after Retry-After, or ask without `wait`. Close streams that nobody reads.",
+    ),
+    "unauthenticated": (
+        "The call has no credential, or one that is unknown, revoked or has run out.",
+        "Send `Authorization: Bearer fp_…`. `fencepost token list` shows which there are, `token make` makes one.",
+    ),
+    "unknown-kind": (
+        "The application of this service has no such kind of job, or does not offer it over HTTP.",
+        "GET /v1/kinds lists those that this credential may enqueue.",
+    ),
+    "unsupported-media-type": (
+        "The body is not declared as JSON, or is compressed.",
+        "Send `Content-Type: application/json` and the body as it is.",
+    ),
+    "value-refused": (
+        "A value is outside of what is allowed. The detail names it.",
+        "Change the value. The same request fails again.",
+    ),
+}  # fmt: skip
+
+
+def page(slug: str) -> str | None:
+    """What a problem means and what to do, as plain text; None for a slug that no answer has."""
+    found = PAGES.get(slug)
+    return None if found is None else f"{slug}\n\n{found[0]}\n\nWhat to do: {found[1]}\n"

@@ -24,7 +24,8 @@ _BOUNDS: Final = (
 class ApiSettings:
     """auth: "bearer" wants a token with the right scope for every call; "off" serves loopback callers only. kinds:
     which may be enqueued over HTTP, None for all. max_body: bytes. max_batch: jobs of one batch. rate_per_s, burst:
-    calls of one credential to this process, rate 0 for no limit. max_wait_s: the longest long poll. max_streams: SSE.
+    calls of one credential to this process, rate 0 for no limit. max_wait_s: the longest long poll. max_streams:
+    event streams and long polls at a time.
     idempotency_ttl_s: how long an idempotency key is remembered, a day at least."""
 
     auth: Literal["bearer", "off"] = "bearer"

@@ -8,7 +8,7 @@ Exit codes, the same for every command:
   4  Redis or the SQL database is away
   5  done in part: some of the jobs that were meant were not there or were refused
 
-This module imports next to nothing: a worker's signals are looked after from its first moments on.
+This module imports next to nothing: the signals of worker and api are looked after from their first moments on.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["main"]
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code. argv: without the program's name, by default this process's."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if arguments[:1] == ["worker"]:
+    if arguments[:1] in (["worker"], ["api"]):
         from fencepost.cli import start
 
         start.guard()

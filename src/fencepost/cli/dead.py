@@ -66,6 +66,7 @@ def show(session: Session, job_id: str) -> int:
 def _which(function: Callable[..., Any]) -> Callable[..., Any]:
     """The jobs by id, or by filter."""
     for option in (
+        click.option("--because", metavar="TEXT", default="", help="Why; kept with the event."),
         click.option("--dry-run", is_flag=True, help="Only count them."),
         click.option("--all", "everything", is_flag=True, help="All dead letters (that agree with the filter)."),
     ):
@@ -86,12 +87,16 @@ def _check(job_ids: tuple[str, ...], everything: bool, dry_run: bool, chosen: De
 @dead.command
 @_which
 @connected
-def requeue(session: Session, job_ids: tuple[str, ...], everything: bool, dry_run: bool, **chosen: str | None) -> int:
+def requeue(
+    session: Session, job_ids: tuple[str, ...], everything: bool, dry_run: bool, because: str, **chosen: str | None
+) -> int:
     """Start dead letters again, with fresh counters; those that fail again meanwhile are left alone."""
     which = _filter(**chosen)
     _check(job_ids, everything, dry_run, which)
     operator = session.operator
-    plan = operator.requeue(job_ids) if job_ids else operator.requeue_all(which, dry_run=dry_run)
+    if job_ids:
+        return output.bulk(session.run(operator.requeue(job_ids, reason=because)), session.as_json)
+    plan = operator.requeue_all(which, dry_run=dry_run, reason=because)
     return output.bulk(session.run(plan), session.as_json)
 
 
@@ -100,17 +105,23 @@ def requeue(session: Session, job_ids: tuple[str, ...], everything: bool, dry_ru
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @connected
 def purge(
-    session: Session, job_ids: tuple[str, ...], everything: bool, dry_run: bool, yes: bool, **chosen: str | None
+    session: Session,
+    job_ids: tuple[str, ...],
+    everything: bool,
+    dry_run: bool,
+    yes: bool,
+    because: str,
+    **chosen: str | None,
 ) -> int:
     """Forget dead letters for good. With a filter it asks first; where nobody can answer, --yes is needed."""
     which = _filter(**chosen)
     _check(job_ids, everything, dry_run, which)
-    operator = session.operator
+    operator, why = session.operator, because or "operator"
     if job_ids:
-        return output.bulk(session.run(operator.purge(job_ids)), session.as_json)
+        return output.bulk(session.run(operator.purge(job_ids, reason=why)), session.as_json)
     if not dry_run and not yes:
         if not sys.stdin.isatty():
             raise click.UsageError("Purging by filter forgets jobs for good: say --yes, or look with --dry-run first.")
         matched = session.run(operator.purge_all(which, dry_run=True)).matched
         click.confirm(f"Forget {matched} dead letters for good?", abort=True, err=True)
-    return output.bulk(session.run(operator.purge_all(which, dry_run=dry_run)), session.as_json)
+    return output.bulk(session.run(operator.purge_all(which, dry_run=dry_run, reason=why)), session.as_json)

@@ -162,7 +162,9 @@ def show_page(session: Session, page: Page[Any], empty: str = "no such jobs") ->
 @click.argument("job_ids", metavar="ID...", nargs=-1, required=True)
 @click.option("--hard", is_flag=True, help="Take a running job from its worker at once; its later writes are refused.")
 @click.option("--reason", default="cancelled", show_default=True, help="Kept with the job.")
+@click.option("--token", default="", metavar="TOKEN", help="Of one job: only if this is still its newest token.")
 @connected
-def cancel(session: Session, job_ids: tuple[str, ...], hard: bool, reason: str) -> int:
+def cancel(session: Session, job_ids: tuple[str, ...], hard: bool, reason: str, token: str) -> int:
     """Cancel jobs. A running one is asked to stop, which it learns with its next heartbeat."""
-    return output.bulk(session.run(session.operator.cancel(job_ids, hard=hard, reason=reason)), session.as_json)
+    plan = session.operator.cancel(job_ids, hard=hard, reason=reason, token=token)
+    return output.bulk(session.run(plan), session.as_json)

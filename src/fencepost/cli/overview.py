@@ -10,7 +10,7 @@ import msgspec
 from fencepost.cli import output
 from fencepost.cli.jobs import paged
 from fencepost.cli.session import Session, connected
-from fencepost.operate import Holder, Lock
+from fencepost.operate import Holder, Lock, Paused
 
 __all__ = ["locks", "stats", "workers"]
 
@@ -65,6 +65,12 @@ def workers(session: Session) -> int:
     return 0
 
 
+def _paused(paused: Paused | None, now_ms: int) -> str:
+    if paused is None:
+        return ""
+    return f"{output.distance(paused.paused_at - now_ms)} by {paused.by or 'somebody'}: {paused.reason}"
+
+
 @click.command
 @connected
 def stats(session: Session) -> int:
@@ -73,8 +79,11 @@ def stats(session: Session) -> int:
     if session.as_json:
         output.show_json(msgspec.to_builtins(seen))
         return 0
-    rows = [(one.name, one.ready, output.length(one.head_waits_ms), one.workers) for one in seen.queues]
-    output.table(("queue", "ready", "head waits", "workers"), rows, "no queues")
+    rows = [
+        (one.name, one.ready, output.length(one.head_waits_ms), one.workers, _paused(one.paused, seen.now_ms))
+        for one in seen.queues
+    ]
+    output.table(("queue", "ready", "head waits", "workers", "paused"), rows, "no queues")
     if not seen.whole:
         output.say("there may be more queues: the scan ended early")
     output.say("")

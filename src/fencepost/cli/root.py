@@ -21,7 +21,7 @@ from fencepost.errors import (
 
 __all__ = ["run"]
 
-EXTRA_HINT: Final = {"demo": "demo", "bench": "all", "ledger": "sql", "relay": "sql", "sql": "sql"}
+EXTRA_HINT: Final = {"demo": "demo", "bench": "all", "ledger": "sql", "relay": "sql", "sql": "sql", "api": "server"}
 
 
 class _Entry(NamedTuple):
@@ -36,11 +36,16 @@ COMMANDS: Final[dict[str, _Entry]] = {
     "job": _Entry("fencepost.cli.jobs", "job", "Show a job, and its history."),
     "jobs": _Entry("fencepost.cli.jobs", "jobs", "List the jobs in a state."),
     "cancel": _Entry("fencepost.cli.jobs", "cancel", "Cancel jobs."),
+    "pause": _Entry("fencepost.cli.acts", "pause", "Hand out nothing more from a queue."),
+    "resume": _Entry("fencepost.cli.acts", "resume", "Let a paused queue go on."),
+    "revoke": _Entry("fencepost.cli.acts", "revoke", "Take a run or a lease from its holder."),
     "dead": _Entry("fencepost.cli.dead", "dead", "List, show, requeue or purge dead letters."),
     "locks": _Entry("fencepost.cli.overview", "locks", "Show who holds which resource and who waits."),
     "workers": _Entry("fencepost.cli.overview", "workers", "List the workers of the last hour."),
     "stats": _Entry("fencepost.cli.overview", "stats", "Show queues, sizes and counters."),
     "heal": _Entry("fencepost.cli.upkeep", "heal", "Find and mend half states."),
+    "api": _Entry("fencepost.cli.api", "api", "Serve the application over HTTP."),
+    "token": _Entry("fencepost.cli.token", "token", "Make, list or revoke credentials of the HTTP service."),
     "ledger": _Entry("fencepost.cli.ledger", "ledger", "Keep, verify, export, prune or reconcile the ledger."),
     "relay": _Entry("fencepost.cli.relay", "relay", "Publish the jobs of an outbox in SQL."),
     "sql": _Entry("fencepost.cli.sql", "sql", "Make or print the SQL tables; delete old rows of the guard."),

@@ -17,6 +17,7 @@ from fencepost.driver import Connections
 from fencepost.errors import ConfigurationError
 from fencepost.keys import Keys
 from fencepost.operate import Operator, Plan
+from fencepost.operate.acts import local_actor
 from fencepost.operate.jobs import present
 from fencepost.store import Store
 
@@ -42,7 +43,7 @@ class Session:
 
     @property
     def operator(self) -> Operator:
-        return Operator(self.app)
+        return Operator(self.app, actor=local_actor("cli"))
 
     def run(self, plan: Plan[T]) -> T:
         """Run an operator's plan."""

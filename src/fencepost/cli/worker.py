@@ -17,6 +17,7 @@ from fencepost.app import Fencepost
 from fencepost.cli import logs, signals, start
 from fencepost.cli.keeper import keep
 from fencepost.cli.leaving import Leftovers, leftovers
+from fencepost.cli.running import loop_factory, unless_stopped
 from fencepost.cli.session import Session, connected
 from fencepost.cli.supervise import Supervisor
 from fencepost.clock import parse_duration_s
@@ -128,20 +129,6 @@ def _command(session: Session, said: dict[str, Any], log_format: str, log_level:
     return [*command, "--log-format", log_format, "--log-level", log_level]
 
 
-def _loop_factory(choice: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
-    if choice != "asyncio":
-        try:
-            import uvloop
-        except ImportError:
-            if choice == "uvloop":
-                hint = "Run `pip install 'fencepost[fast]'`, or use --loop asyncio."
-                raise ConfigurationError("loop", "uvloop is not installed", hint) from None
-        else:
-            factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-            return factory
-    return None
-
-
 # -- one process ----------------------------------------------------------------------------------------------
 
 
@@ -156,7 +143,7 @@ def _work(app: Fencepost, settings: Settings) -> int:
         one.stop(now=now)
 
     failed: BaseException | None = None
-    with asyncio.Runner(loop_factory=_loop_factory(settings.loop)) as runner:
+    with asyncio.Runner(loop_factory=loop_factory(settings.loop)) as runner:
         executor = ThreadPoolExecutor(thread_name_prefix="fencepost-to-thread")
         runner.get_loop().set_default_executor(executor)
         with signals.listen(runner.get_loop(), signals.Asked(heard)):
@@ -177,7 +164,7 @@ async def _life(
 ) -> None:
     helpers: list[asyncio.Task[None]] = []
     try:
-        if settings.parent is None and not await _before(
+        if settings.parent is None and not await unless_stopped(
             check_or_refuse(app, settings.seen_by_doctor(), force=settings.force), stopped
         ):
             return
@@ -193,19 +180,6 @@ async def _life(
             task.cancel()
         await asyncio.gather(*helpers, return_exceptions=True)
     await app.link.asynchronous.close()
-
-
-async def _before(work: Any, stopped: asyncio.Event) -> bool:
-    """Await `work` unless a stop comes first; whether it was done. Raises what it raises."""
-    task, stop = asyncio.ensure_future(work), asyncio.ensure_future(stopped.wait())
-    try:
-        await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            await task
-        return task.done() and not stopped.is_set()
-    finally:
-        task.cancel()
-        stop.cancel()
 
 
 async def _watch_parent(parent: int, heard: Callable[[str, bool], None]) -> None:
@@ -241,7 +215,7 @@ def _supervise(app: Fencepost, settings: Settings, make: Callable[[], Supervisor
             one.forward(name)
 
     async def life() -> int:
-        if not await _before(check_or_refuse(app, settings.seen_by_doctor(), force=settings.force), stopped):
+        if not await unless_stopped(check_or_refuse(app, settings.seen_by_doctor(), force=settings.force), stopped):
             return 0
         keeper = asyncio.create_task(keep(app.server)) if app.server is not None else None
         ours.append(make())

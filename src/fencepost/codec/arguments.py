@@ -128,6 +128,21 @@ class ArgumentsCodec:
             raise PayloadUndecodable(self.kind, text, bytes(raw)) from error
         return {name: value for name in self.names if (value := getattr(decoded, name)) is not _UNSET}
 
+    def accept(self, raw: bytes) -> dict[str, Any]:
+        """Return the arguments that a JSON object from outside stands for, as the handler's types. Raises
+        ArgumentsRefused, with the path."""
+        try:
+            decoded = self._decode(raw)
+        except Exception as error:  # hooks may raise anything; each is a refusal with its cause
+            try:
+                given = msgspec.json.decode(raw)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as worse:
+                raise ArgumentsRefused(self.kind, "", str(worse)) from worse
+            if not isinstance(given, dict):
+                raise ArgumentsRefused(self.kind, "", "they are not a JSON object by name") from error
+            raise self._refusal(given, error) from error
+        return {name: value for name in self.names if (value := getattr(decoded, name)) is not _UNSET}
+
     def schema(self) -> dict[str, Any]:
         """Return the JSON schema of the arguments object, with the handler's defaults where JSON can show them."""
         whole = msgspec.json.schema(self._struct, schema_hook=_schema_hook)

@@ -27,6 +27,7 @@ from fencepost.errors import ConfigurationError
 from fencepost.job import JobSpec
 from fencepost.ledger.book import Ledger
 from fencepost.ledger.fold import COLUMNS, JobRow, fold
+from fencepost.ledger.paths import OF_NO_JOB
 from fencepost.ledger.stream import Entry, Event, View, view
 from fencepost.ledger.writing import copy_rows, insert_ignoring, insert_rows, rows_by_id, upsert_rows
 from fencepost.log import emit
@@ -279,7 +280,7 @@ class Archiver:
         insert = insert_rows if careful else copy_rows
         insert(connection, events, _EVENT, [(*head, *event) for event in fresh])
         touched: dict[str, JobRow | None] = {
-            event.job_id: None for event in fresh if event.job_id and event.job_id[0] != "@"
+            event.job_id: None for event in fresh if event.job_id and event.job_id[0] not in OF_NO_JOB
         }
         there = job_rows(connection, self.ledger.namespace, list(touched), lock=True)
         touched.update(there)

@@ -7,6 +7,7 @@ may end once more: `done` wins for ever, else the later end counts.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from fencepost.states import LIVE, TERMINAL, State
 __all__ = ["COLUMNS", "MOVES", "JobRow", "fold"]
 
 _DAY_MS: Final = 86_400_000
+_GENERATION: Final = re.compile(r"generation ([0-9]{1,9})(?::|\Z)")
 
 # Where an event takes a job that lives. A delay does not show in an event: `released` may also mean scheduled.
 MOVES: Final[dict[str, State]] = {
@@ -96,9 +98,9 @@ def fold(row: JobRow | None, epoch: int, event: Event) -> JobRow | None:
 
 
 def generation_of(event: Event) -> int:
-    """The number a `requeued` event names, 0 where it names none."""
-    word, _, number = event.reason.partition(" ")
-    return int(number) if word == "generation" and number.isdecimal() else 0
+    """The number a `requeued` event names, before whatever reason was given; 0 where it names none."""
+    found = _GENERATION.match(event.reason)
+    return int(found[1]) if found else 0
 
 
 def _starts_over(row: JobRow, epoch: int, event: Event) -> bool:

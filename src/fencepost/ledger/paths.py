@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from fencepost.states import LIVE, TERMINAL, TRANSITIONS, State, Verb
 
-__all__ = ["ANYWHERE", "KNOWN_EVENTS", "NOWHERE", "Where", "after"]
+__all__ = ["ANYWHERE", "AUDIT_EVENTS", "KNOWN_EVENTS", "NOWHERE", "OF_NO_JOB", "Where", "after"]
 
 Where = Set[State | None]
 """The states a job may be in: an event does not always tell. None: there is no such job."""
@@ -54,6 +54,11 @@ _MEANINGS: Final[dict[str, tuple[_Meaning, ...]]] = {
 _WITHIN_A_RUN: Final = frozenset({"bumped", "step", "intent", "outcome"})
 # These say nothing of where a job is: the fence refused, SQL had accepted, or the event is about another call.
 _ASIDE: Final = frozenset({"refused_stale", "duplicate", "effect", "effect_found", "late_effect"})
+
+OF_NO_JOB: Final = ("@", "/", "%")
+"""How an id begins that is no job's: a stand-alone lease, a queue, a credential of the HTTP service."""
+AUDIT_EVENTS: Final = frozenset({"queue_paused", "queue_resumed", "credential_made", "credential_revoked"})
+"""What is told of queues and credentials: who did it stands in the event, and no job moves."""
 
 KNOWN_EVENTS: Final = frozenset(_MEANINGS) | _WITHIN_A_RUN | _ASIDE | {"healed"}
 

@@ -16,6 +16,7 @@ from sqlalchemy import Connection, Row, exists, func, select
 
 from fencepost.ledger.book import ACCEPTED, Ledger
 from fencepost.ledger.history import Breaks, History, check_job
+from fencepost.ledger.paths import AUDIT_EVENTS, KNOWN_EVENTS, OF_NO_JOB
 from fencepost.ledger.writing import rows_by_id
 from fencepost.sql.tables import cursors, events, jobs, marks
 
@@ -179,8 +180,11 @@ def _by_job(connection: Connection, namespace: str, breaks: Breaks, report: _Rep
     found = _stream(connection, select(events).where(c.namespace == namespace).order_by(c.job_id, c.epoch, c.seq))
     batch: list[History] = []
     for job_id, rows in groupby(found, key=lambda row: row.job_id):
-        if job_id.startswith("@"):
-            continue  # a stand-alone lease: its tokens were looked at by resource
+        if job_id.startswith(OF_NO_JOB):  # of a lease the tokens were looked at by resource
+            for row in rows:
+                if row.name not in KNOWN_EVENTS | AUDIT_EVENTS:
+                    report.find("unknown_event", job_id, f"event {row.seq} is called {row.name!r}")
+            continue
         batch.append(History(job_id, list(rows)))
         if len(batch) >= _GROUPS:
             _check(connection, namespace, batch, breaks, report)

@@ -15,7 +15,7 @@ from fencepost.operate.overview import now_ms
 from fencepost.operate.plan import Place, Plan, after
 from fencepost.store import Answer, Store
 
-__all__ = ["BulkReport", "DeadFilter", "ItemOutcome", "by_filter", "by_ids", "each", "purging", "requeueing"]
+__all__ = ["BulkReport", "DeadFilter", "ItemOutcome", "Verb", "by_filter", "by_ids", "each", "purging", "requeueing"]
 
 _BATCH: Final = 200
 _FIELDS: Final = ("state", "kind", "reason", "error_class")
@@ -89,13 +89,13 @@ class BulkReport(msgspec.Struct):
         return outcome
 
 
-def requeueing(store: Store) -> Verb:
-    """Requeue, each batch under a request of its own: sent twice it starts nothing twice."""
-    return lambda ids: store.requeue(ids, uuid7())
+def requeueing(store: Store, reason: str, actor: str, request_id: str = "") -> Verb:
+    """Requeue, each batch under a request of its own, or under the one given: sent twice it starts nothing twice."""
+    return lambda ids: store.requeue(ids, request_id or uuid7(), reason=reason, actor=actor)
 
 
-def purging(store: Store, reason: str) -> Verb:
-    return lambda ids: store.purge(ids, reason)
+def purging(store: Store, reason: str, actor: str) -> Verb:
+    return lambda ids: store.purge(ids, reason, actor)
 
 
 def by_ids(verb: str, send: Verb, job_ids: Sequence[str]) -> Plan[BulkReport]:

@@ -13,7 +13,7 @@ from fencepost.keys import Keys, check_queue
 from fencepost.operate.plan import LOOKS, Place, Plan, View, after, cursor_of, look, place_of, text
 from fencepost.states import State
 
-__all__ = ["Event", "JobView", "Page", "history", "job", "jobs", "present", "records", "summary"]
+__all__ = ["Event", "JobView", "Page", "events_of", "history", "job", "jobs", "present", "records", "summary"]
 
 T = TypeVar("T")
 
@@ -116,7 +116,7 @@ def history(keys: Keys, job_id: str) -> Plan[tuple[list[Event], bool]]:
         view: View = yield look(keys, [("XREVRANGE", keys.events, end, "-", "COUNT", _PART)])
         entries = view.replies[0]
         for entry_id, flat in entries:
-            found = [one for one in reversed(list(_lines(text(entry_id), flat))) if one.job_id == job_id]
+            found = [one for one in reversed(list(events_of(text(entry_id), flat))) if one.job_id == job_id]
             events += found
             if any(one.name == "enqueued" for one in found):
                 return events[::-1], True
@@ -126,7 +126,8 @@ def history(keys: Keys, job_id: str) -> Plan[tuple[list[Event], bool]]:
     return events[::-1], False
 
 
-def _lines(entry_id: str, flat: list[Any]) -> Iterator[Event]:
+def events_of(entry_id: str, flat: list[Any]) -> Iterator[Event]:
+    """The events of one entry of the stream, oldest first."""
     fields = {text(flat[i]): text(flat[i + 1]) for i in range(0, len(flat), 2)}
     lines = fields.get("e", "").split("\n")
     last, at, by = int(entry_id.partition("-")[0]), int(float(fields.get("t", "0"))), fields.get("w", "")

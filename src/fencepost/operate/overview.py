@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from fencepost.keys import Keys
+from fencepost.operate.acts import Paused, pauses
 from fencepost.operate.held import running
 from fencepost.operate.plan import Plan, View, look, text
 
@@ -32,12 +33,14 @@ class WorkerView(msgspec.Struct, frozen=True):
 
 
 class QueueView(msgspec.Struct, frozen=True):
-    """One queue. ready: jobs that could start now. head_waits_ms: how long the next to be served has been there."""
+    """One queue. ready: jobs that could start now. head_waits_ms: how long the next to be served has been there.
+    paused: why it hands out nothing, and since when; None while it does."""
 
     name: str
     ready: int
     head_waits_ms: int | None = None
     workers: int = 0
+    paused: Paused | None = None
 
 
 class Overview(msgspec.Struct, frozen=True):
@@ -149,14 +152,15 @@ def overview(keys: Keys, served: Iterable[str], steps: int) -> Plan[Overview]:
     for one in (yield from _seen(keys)):
         for queue in one.queues if one.alive else ():
             serving[queue] = serving.get(queue, 0) + 1
-    queues = yield from _queues(keys, names, serving)
+    paused = pauses(meta.pop("pauses", ""))
+    queues = yield from _queues(keys, sorted({*names, *paused}), serving, paused)
     grace = max(0, int(float(meta.get("grace_until", 0))) - view.now_ms)
     return Overview(
         view.now_ms, queues, whole, scheduled, in_hand, failed, ended, events, grace, counters(stats), meta
     )  # fmt: skip
 
 
-def _queues(keys: Keys, names: list[str], serving: dict[str, int]) -> Plan[list[QueueView]]:
+def _queues(keys: Keys, names: list[str], serving: dict[str, int], paused: dict[str, Paused]) -> Plan[list[QueueView]]:
     out: list[QueueView] = []
     for at in range(0, len(names), 200):
         part = names[at : at + 200]
@@ -168,5 +172,5 @@ def _queues(keys: Keys, names: list[str], serving: dict[str, int]) -> Plan[list[
         for name, size, since in zip(part, sizes, view.replies, strict=True):
             moment = since[1] or since[0]
             waits = None if moment is None else max(0, now - int(float(moment)))
-            out.append(QueueView(name, size, waits, serving.get(name, 0)))
+            out.append(QueueView(name, size, waits, serving.get(name, 0), paused.get(name)))
     return out

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Generator, Iterable, Sequence
 from types import GenericAlias
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
@@ -24,6 +25,7 @@ T = TypeVar("T")
 Plan: TypeAlias = Generator[Call[Any], Any, T]
 Words: TypeAlias = Sequence[str | int | bytes]
 
+_SCORE: Final = re.compile(r"-?[0-9]{1,20}(\.[0-9]{1,20})?(e[+-]?[0-9]{1,3})?|[+-]?inf")
 LOOKS: Final = 500
 """The most commands of one look."""
 
@@ -99,6 +101,8 @@ def after(
     The place is a score and a member, not a rank: members that come and go in front of it shift nothing. A member
     whose score is raised meanwhile (a renewed lease) is seen again. stop: the last score that counts.
     """
+    if place is not None and not _SCORE.fullmatch(place.score):  # out of a cursor that somebody made up
+        raise ConfigurationError("cursor", f"{place.score[:40]!a} is no score", "Use the one the last page gave, unchanged.")
     end = stop or ("-inf" if reverse else "+inf")
     begin = place.score if place else ("+inf" if reverse else "-inf")
     size, skip = max(count, 200) if place else count, 0

@@ -7,7 +7,7 @@ local P = sub(META, 1, -5)
 local JOB = P .. 'job:'
 local clock = call('TIME')
 local us = clock[1] * 1000000 + clock[2]
-local m = call('HMGET', META, 'last_us', 'token', 'seq', 'grace_until', 'lease_ms', 'incarnation')
+local m = call('HMGET', META, 'last_us', 'token', 'seq', 'grace_until', 'lease_ms', 'incarnation', 'paused')
 -- A wrong type fails here, above every write.
 call('XLEN', EVENTS) call('HLEN', STATS) call('ZCARD', LEASES) call('LLEN', RECENT)
 local last_us, token, seq = tonumber(m[1]) or 0, tonumber(m[2]) or 0, tonumber(m[3])
@@ -44,6 +44,8 @@ local function emit(name, id, kind, tok, nonce, attempt, reason, resource)
   lines[told] = name .. '\t' .. id .. '\t' .. (kind or '') .. '\t' .. (tok or '') .. '\t' .. (nonce or '') .. '\t'
     .. (attempt or '') .. '\t' .. (reason or '') .. '\t' .. (resource or '')
 end
+-- A paused queue hands out nothing and wakes nobody. The names stand between blanks.
+local function is_paused(queue) return m[7] and string.find(m[7], ' ' .. queue .. ' ', 1, true) end
 -- The options of a job: "name=value" lines, absent for a plain job.
 local function options(text)
   local o = {}
@@ -111,7 +113,7 @@ end
 local function wake(soon)
   for queue, n in pairs(rings) do
     local bell = P .. 'bell:' .. queue
-    if (soon and soon[queue] or call('EXISTS', P .. 'ready:' .. queue) == 1) and is(bell, 'list') then
+    if not is_paused(queue) and (soon and soon[queue] or call('EXISTS', P .. 'ready:' .. queue) == 1) and is(bell, 'list') then
       local room = 8 - call('LLEN', bell)
       if n > room then n = room end
       for _ = 1, n do call('LPUSH', bell, '1') end

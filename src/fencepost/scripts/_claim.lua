@@ -60,6 +60,7 @@ local function claim(n, nonce, worker, lease_ms, ready, budget)
   local at, taken, deadline, now_text = 0, 0, int(now + lease_ms), int(now)
   for _, q in ipairs(ready) do
     local queue, most, rkey, got = q[1], q[2], q[3], 0
+    if is_paused(queue) then most = 0 end
     while taken < n and got < most and budget > 0 do
       local want = math.min(n - taken, most - got, budget, 1000) -- unpack takes no more than 8000 values
       local ids = call('ZRANGE', rkey, 0, want - 1)

@@ -33,14 +33,17 @@ local function hand_over(resource)
         call('ZREM', line, id)
         call('HSET', key, 'state', 'queued', 'updated_at', now)
         enter(j[2], j[3], id)
-        call('ZADD', slots, now + RESERVED_MS, '=' .. id)
-        call('ZADD', LEASES, now + RESERVED_MS, '=' .. id)
-        emit('handed_over', id, j[4], '', '', '', '', resource)
-        return
+        -- Nobody may come for the place while its queue is paused: the next in line gets it.
+        local passed = is_paused(j[2])
+        emit('handed_over', id, j[4], '', '', '', passed and 'paused' or '', resource)
+        if not passed then
+          call('ZADD', slots, now + RESERVED_MS, '=' .. id)
+          call('ZADD', LEASES, now + RESERVED_MS, '=' .. id)
+          return
+        end
       end
     end
-    call('ZREM', line, id)
-    count('orphan', 'line') -- the waiter is gone: its place in the line went with it
+    if call('ZREM', line, id) == 1 then count('orphan', 'line') end -- the waiter is gone: its place in the line too
   end
 end
 -- member: the run's nonce, or =id for a reserved place.

@@ -1,13 +1,14 @@
 #!lua flags=allow-oom
 -- purge: forget ended jobs for good. A live job is never touched.
 -- KEYS: meta events stats leases later dead recent
--- ARGV: reason, then job ids
+-- ARGV: reason, actor, then job ids
 -- RETURNS: 2 values an id: PURGED state | ILLEGAL state | GONE ''
 -- TWICE: the second time the job is GONE.
 --- @include _begin
+by = ARGV[2]
 local reason, out, todo, seen = ARGV[1], {}, {}, {}
 call('ZCARD', DEAD)
-for at = 2, #ARGV do
+for at = 3, #ARGV do
   local id = ARGV[at]
   local j = call('HMGET', JOB .. id, 'state', 'kind', 'opts')
   local word, state = 'PURGED', not seen[id] and j[1] or ''

@@ -1,11 +1,13 @@
 #!lua
 -- requeue: start failed or cancelled jobs again as a new generation, with fresh counters. The history stays.
 -- KEYS: meta events stats leases later dead recent
--- ARGV: request_id, least (of the new generations; 0: one more than the old one), then job ids
+-- ARGV: request_id, least (of the new generations; 0: one more than the old one), reason, actor, then job ids
 -- RETURNS: 2 values an id: REQUEUED generation | ILLEGAL state | DUPLICATE owner_id | GONE ''
 --          DUPLICATE: its dedup key belongs to a newer live job; nothing was changed.
 -- TWICE: the same request_id gets REQUEUED again; nothing starts a second time.
 --- @include _begin
+by = ARGV[4]
+local why = ARGV[3] ~= '' and ': ' .. ARGV[3] or ''
 local request, least, out, todo, taken, seen = ARGV[1], tonumber(ARGV[2]), {}, {}, {}, {}
 local function live_owner(key, id) -- another live job that has the dedup key
   local owner = taken[key] or call('GET', P .. 'dedup:' .. key)
@@ -15,7 +17,7 @@ local function live_owner(key, id) -- another live job that has the dedup key
   local ended = not o[1] or o[1] == 'done' or o[1] == 'failed' or o[1] == 'cancelled'
   return not ended and options(o[2]).dedup == key and owner or nil
 end
-for at = 3, #ARGV do
+for at = 5, #ARGV do
   local id = ARGV[at]
   local j = call('HMGET', JOB .. id, 'state', 'generation', 'requeue_request', 'queue', 'kind', 'opts')
   local word, more, opt = 'REQUEUED', int(math.max((tonumber(j[2]) or 1) + 1, least)), options(j[6])
@@ -54,7 +56,7 @@ for i, w in ipairs(todo) do
     call('ZADD', P .. 'ready:' .. j[4], score, id)
     ring(j[4])
     count('requeued', j[5])
-    emit('requeued', id, j[5], '', '', '0', 'generation ' .. generation, opt.resource)
+    emit('requeued', id, j[5], '', '', '0', 'generation ' .. generation .. why, opt.resource)
   end
 end
 if #todo > 0 then commit(false) end

@@ -1,0 +1,86 @@
+"""Jobs as the service shows them: the record's own names, secrets hidden, the lease in words."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Final
+
+import msgspec
+
+from fencepost.api.story import Found, Story
+from fencepost.job import JobRecord
+from fencepost.operate import Event, summary
+from fencepost.redact import redact, redact_json, redact_text
+from fencepost.states import State
+
+__all__ = ["event_json", "job_json", "line_json", "preview"]
+
+_PREVIEW: Final = 200
+_DATA: Final = ("payload", "progress", "checkpoint", "result")
+_PROSE: Final = ("error", "reason", "cancel", "dedup", "idem")
+
+
+def job_json(found: Found, story: Story | None, hidden: Collection[str]) -> dict[str, Any]:
+    """A job with all that is known of it. hidden: further names whose values are secret."""
+    view, record = found.view, found.view.record
+    out = view.to_json()
+    for name in _DATA:
+        raw: bytes | None = getattr(record, name)
+        if raw:
+            out[name] = redact_json(raw, hidden)
+        else:
+            out.pop(name, None)
+    for name in _PROSE:
+        if out.get(name):
+            out[name] = redact_text(out[name], record.payload, hidden)
+    for name in ("steps", "outside"):
+        if kept := getattr(record, name):
+            opened = {key: redact_json(raw, hidden) for key, raw in kept.items()}
+            out[name] = redact(opened, hidden)
+    if record.other:
+        out["other"] = redact(record.other, hidden)
+    out["source"] = found.source
+    if found.lost:
+        out |= {"state": "lost", "last_known_state": record.state, "comes_back": record.durable}
+    if record.state == State.DONE and record.result is None and "ledger" in (found.source, record.reason):
+        out["result_expired"] = True
+    if record.state == State.PROCESSING and found.source == "redis":
+        out["lease"] = _lease(view.lease_left_ms)
+    if story is not None:
+        out["history"] = [event_json(one, record.payload, hidden) for one in story.events]
+        out["history_whole"] = story.whole
+    return out
+
+
+def _lease(left_ms: int | None) -> dict[str, Any]:
+    if left_ms is None:
+        text = "the run has no entry among the leases; `fencepost heal` puts that right, and so do workers by and by"
+        return {"state": "missing", "text": text}
+    if left_ms > 0:
+        return {"state": "held", "left_s": round(left_ms / 1000, 1), "text": f"held for {_s(left_ms)} more"}
+    ago = f"lease ran out {_s(-left_ms)} ago"
+    text = f"{ago}; what its worker still writes is refused, and the next worker that asks for work takes the job back"
+    return {"state": "ran_out", "ran_out_for_s": round(-left_ms / 1000, 1), "text": text}
+
+
+def _s(ms: int) -> str:
+    return f"{ms / 1000:.1f} s" if ms < 10_000 else f"{ms // 1000} s"
+
+
+def event_json(event: Event, payload: bytes, hidden: Collection[str]) -> dict[str, Any]:
+    """An event, as `fencepost job --history --json` shows it."""
+    out: dict[str, Any] = msgspec.to_builtins(event)
+    if event.reason:
+        out["reason"] = redact_text(event.reason, payload, hidden)
+    return out
+
+
+def line_json(record: JobRecord) -> dict[str, Any]:
+    """A job as a line of a list: no payload, no result, no error text."""
+    return summary(record) | ({"token": str(record.token)} if record.token else {})
+
+
+def preview(payload: bytes, hidden: Collection[str]) -> str:
+    """The beginning of the arguments, as JSON text of at most 200 characters. It is cut after secrets are hidden."""
+    text = msgspec.json.encode(redact_json(payload, hidden)).decode()
+    return text if len(text) <= _PREVIEW else f"{text[: _PREVIEW - 1]}…"
