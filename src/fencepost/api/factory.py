@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Final
 
 from fastapi import APIRouter, FastAPI, Request
+from fastapi.exception_handlers import http_exception_handler
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -47,9 +48,11 @@ def asgi(app: Fencepost, settings: ApiSettings | None = None) -> FastAPI:
     return served
 
 
-def _no_route(_: Request, error: Exception) -> Response:
+async def _no_route(request: Request, error: Exception) -> Response:
     """What is answered where there is no route, in the form of all other problems."""
     assert isinstance(error, HTTPException)
+    if error.status_code not in (404, 405):
+        return await http_exception_handler(request, error)
     headers = {"Cache-Control": "no-store", **(error.headers or {})}
     if error.status_code == 405:
         text = "The path has no such method. Nothing was changed. The header Allow names those it has."

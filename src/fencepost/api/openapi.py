@@ -6,6 +6,7 @@ import copy
 from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.handler import Handler
+from fencepost.resource import ResourceRule
 
 if TYPE_CHECKING:
     from fencepost.api.service import Service
@@ -88,7 +89,7 @@ def kind_document(handler: Handler[Any, Any], service: Service) -> dict[str, Any
     resource = handler.settings.resource
     notes = [doc] if doc else []
     if resource is not None:
-        notes.append(f"Resource: `{resource.template.text}`.")
+        notes.append(f"Resource: `{_template_of(resource)}`.")
     notes.append(f"Idempotency keys are remembered for {ttl_s / 3600:g} h.")
     return {
         "name": f"enqueue_{handler.kind}",
@@ -177,7 +178,7 @@ def described(handler: Handler[Any, Any]) -> dict[str, Any]:
     return {
         "kind": handler.kind,
         "queue": settings.queue,
-        "resource": None if settings.resource is None else settings.resource.template.text,
+        "resource": None if settings.resource is None else _template_of(settings.resource),
         "caller_resource": settings.caller_resource,
         "idempotency": settings.idempotency,
         "priority": settings.priority,
@@ -186,6 +187,10 @@ def described(handler: Handler[Any, Any]) -> dict[str, Any]:
         "durable": settings.durable,
         "args": inlined(handler.codec.schema()),
     }
+
+
+def _template_of(rule: ResourceRule) -> str:
+    return rule.template if isinstance(rule.template, str) else rule.template.text
 
 
 def _key_parameter(required: bool) -> dict[str, Any]:

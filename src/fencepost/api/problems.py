@@ -77,7 +77,7 @@ def of_error(error: FencepostError) -> Problem:
     executed = getattr(error, "executed", False)
     changed = "nothing" if executed is False else "unknown"
     headers = {"Retry-After": "1"} if status == 503 else {}
-    names = ("job_id", "token", "newest", "path", "problem", "queue", "resource", "state")
+    names = ("job_id", "token", "newest", "path", "problem", "queue", "limit", "resource", "holder", "state", "verb")
     extra = {name: getattr(error, name) for name in names if getattr(error, name, "") != ""}
     for name in ("token", "newest"):
         if name in extra:

@@ -16,7 +16,7 @@ from fencepost.api.admission import Admission, Caller
 from fencepost.api.problems import Problem, of_error, rendered
 from fencepost.api.settings import ApiSettings
 from fencepost.api.tail import Tail
-from fencepost.errors import FencepostError
+from fencepost.errors import FencepostError, LedgerUnavailable, RedisUnavailable
 from fencepost.operate import Operator
 
 if TYPE_CHECKING:
@@ -113,6 +113,8 @@ class ProblemRoute(APIRoute):
             except Problem as problem:
                 response = rendered(problem)
             except FencepostError as error:
+                if request.method == "GET" and isinstance(error, RedisUnavailable | LedgerUnavailable):
+                    error.executed = False  # reading changes nothing, whatever became of the call
                 response = rendered(of_error(error))
             response.headers["Cache-Control"] = "no-store"
             return response

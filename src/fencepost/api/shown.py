@@ -64,7 +64,7 @@ def _lease(left_ms: int | None) -> dict[str, Any]:
 
 
 def _s(ms: int) -> str:
-    return f"{ms / 1000:.1f} s" if ms < 10_000 else f"{ms // 1000} s"
+    return f"{ms / 1000:.1f} s" if ms < 10_000 else f"{ms / 1000:.0f} s"
 
 
 def event_json(event: Event, payload: bytes, hidden: Collection[str]) -> dict[str, Any]:

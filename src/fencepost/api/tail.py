@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
@@ -127,6 +126,16 @@ class Tail:
         self._reader: asyncio.Task[None] | None = None
         self._away = False
 
+    @property
+    def listeners(self) -> int:
+        """How many listen."""
+        return self._count
+
+    @property
+    def reading(self) -> bool:
+        """Whether the stream is read."""
+        return self._reader is not None and not self._reader.done()
+
     async def listen(self, job_id: str) -> Listener:
         """Return a listener: what happens to the job after this call is told to it, so the history is read behind it.
 
@@ -180,6 +189,13 @@ class Tail:
                 self._away = True
                 await asyncio.sleep(_AWAY_S)
                 continue
+            except Exception as error:  # noqa: BLE001 - see below
+                # Whoever listens would wait in vain if the reader ended: tell, and go on from the present end.
+                emit(_log, logging.ERROR, "tail_failed", error=f"{type(error).__name__}: {error}")
+                self._place = None
+                self._tell_again()
+                await asyncio.sleep(_AWAY_S)
+                continue
             if self._away:
                 self._away = False
                 emit(_log, logging.WARNING, "tail_back")
@@ -201,8 +217,7 @@ class Tail:
         if place is not None:
             if _place(entries) != place:
                 self._place = _place(newest)
-                for listener in self._all():
-                    listener.tell_again()
+                self._tell_again()
                 return False
             entries = entries[1:]
         for entry_id, flat in entries:
@@ -221,9 +236,10 @@ class Tail:
             for listener in self._listeners.get(event.job_id, ()):
                 listener.tell(event)
 
-    def _all(self) -> Iterator[Listener]:
+    def _tell_again(self) -> None:
         for some in self._listeners.values():
-            yield from some
+            for listener in some:
+                listener.tell_again()
 
 
 def _place(entries: list[Any]) -> _Place | None:

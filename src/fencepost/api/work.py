@@ -1,13 +1,282 @@
-"""To be written."""
+"""POST /v1/claims, /renew, /finish, /retry, /checkpoint, /release: work from any language, under the same fence.
+
+Each call goes through the script of the same name, which checks token, nonce and lease; each may be sent twice.
+"""
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+import asyncio
+import random
+import re
+from collections.abc import Sequence
+from typing import Any, Final
 
+import msgspec
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from fencepost.api.admission import Caller
+from fencepost.api.openapi import problems
+from fencepost.api.problems import Problem
 from fencepost.api.service import Service
+from fencepost.api.work_bodies import (
+    CheckpointBody,
+    ClaimBody,
+    FinishBody,
+    ReleaseBody,
+    RenewBody,
+    RetryBody,
+    RunBody,
+    document,
+)
+from fencepost.clock import boottime_s, new_nonce
+from fencepost.codec import encode_result, harmless_text
+from fencepost.errors import ArgumentsRefused, FencepostError, JobNotFound, LeaseExpired, StaleToken
+from fencepost.keys import check_queue
+from fencepost.retry import Permanent, Retry, RetryPolicy, decide
+from fencepost.store import Answer, Claimed, Outcome, RunKey
+from fencepost.store import Request as Asked
 
 __all__ = ["add_routes"]
+
+_SMALL: Final = 64 * 1024
+_LONGEST_SILENCE_S: Final = 1.0
+_ERROR_CLASS: Final = re.compile(r"[^\W\d][\w.$:]{0,199}")
+_UNKNOWN_KIND_MS: Final = 5_000
 
 
 def add_routes(router: APIRouter, service: Service) -> None:
     """Add the routes of this part."""
+    working = _Working(service)
+    for path, route, body, summary in (
+        ("/v1/claims", working.claim, ClaimBody, "Claim jobs under a lease, waiting for them if there are none"),
+        ("/v1/renew", working.renew, RenewBody, "Prolong the leases of runs"),
+        ("/v1/finish", working.finish, FinishBody, "End a run: its job is done"),
+        ("/v1/retry", working.retry, RetryBody, "End a run that went wrong: another attempt, or a dead letter"),
+        ("/v1/checkpoint", working.checkpoint, CheckpointBody, "Keep a value for later attempts, or say how far it is"),
+        ("/v1/release", working.release, ReleaseBody, "Hand a run back; no attempt is charged"),
+    ):
+        statuses = (400, 401, 403, 413, 415, 422, 429, 503)
+        more = () if path in ("/v1/claims", "/v1/renew") else (404, 409)
+        router.add_api_route(
+            path, route, methods=["POST"], response_model=None, tags=["work"], summary=summary,
+            operation_id=path.rpartition("/")[2], responses=problems(*statuses, *more), openapi_extra=document(body),
+        )  # fmt: skip
+
+
+class _Working:
+    """The routes of one service. waiting: long polls at this moment."""
+
+    def __init__(self, service: Service) -> None:
+        self._service, self._link, self._store = service, service.app.link, service.app.link.store
+        self._lease_ms = round(service.app.lease_s * 1000)
+        self._waiting = 0
+
+    # -- claims -------------------------------------------------------------------------------------------
+
+    async def claim(self, request: Request) -> Response:
+        caller = await self._service.admit(request, "work")
+        body = await self._service.body(request, ClaimBody)
+        until_s = boottime_s() + min(body.wait_s, self._service.settings.max_wait_s)
+        worker = _worker_of(caller, body.worker)
+        lease_ms = self._lease_ms if body.lease_s is None else round(body.lease_s * 1000)
+        claim_id = body.claim_id or new_nonce()
+        asked = _asked(request, body, worker, claim_id, lease_ms)
+        if body.wait_s and self._waiting >= self._service.settings.max_streams:
+            text = "As many calls wait as this service allows. Nothing was claimed. Ask again later, or without wait_s."
+            raise Problem(503, "too-many-waiting", "Too many calls wait", text, headers={"Retry-After": "1"})
+        gone = asyncio.create_task(_disconnected(request))
+        self._waiting += 1
+        try:
+            jobs = await self._claimed(asked, until_s, gone)
+            if gone.done() and jobs:  # nobody is there to take them
+                await self._hand_back(jobs, worker, "client_gone", 0)
+                jobs = []
+        finally:
+            self._waiting -= 1
+            gone.cancel()
+        if body.kinds is not None and (strange := [job for job in jobs if job.kind not in body.kinds]):
+            await self._hand_back(strange, worker, "unknown_kind", _UNKNOWN_KIND_MS)
+            jobs = [job for job in jobs if job.kind in body.kinds]
+        shown = [_shown(job, lease_ms) for job in jobs]
+        return self._service.json({"jobs": shown, "claim_id": claim_id, "worker": worker, "lease_s": lease_ms / 1000})
+
+    async def _claimed(self, asked: Asked, until_s: float, gone: asyncio.Task[None]) -> list[Claimed]:
+        """Claim; where nothing is ready, wait at the bells and claim again."""
+        bells = [self._store.keys.bell(queue) for queue, _ in asked.queues]
+        stopping = asyncio.create_task(self._service.stopping.wait())
+        try:
+            while True:
+                served = await self._link.asynchronous.run(self._store.claim(asked))
+                left_s = until_s - boottime_s()
+                if served.jobs or left_s <= 0 or gone.done() or stopping.done():
+                    return served.jobs
+                due_s = _LONGEST_SILENCE_S if served.due_in_s is None else max(0.01, served.due_in_s)
+                pause_s = min(_LONGEST_SILENCE_S, due_s, left_s)
+                bell = asyncio.create_task(self._link.asynchronous.wait(bells, max(0.01, pause_s)))
+                await asyncio.wait({bell, gone, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                if not bell.done():
+                    bell.cancel()
+                await asyncio.gather(bell, return_exceptions=True)
+        finally:
+            stopping.cancel()
+
+    async def _hand_back(self, jobs: Sequence[Claimed], worker: str, why: str, delay_ms: int) -> None:
+        outcomes = [Outcome(job.job_id, job.token, job.nonce, "RELEASE", (delay_ms, why)) for job in jobs]
+        await self._link.asynchronous.run(self._store.finish(outcomes, self._only(worker)))
+
+    def _only(self, worker: str) -> Asked:
+        """The claiming half of finish where nothing is claimed."""
+        return Asked(worker, "http", new_nonce(), 0, self._lease_ms, "", ())
+
+    # -- leases -------------------------------------------------------------------------------------------
+
+    async def renew(self, request: Request) -> Response:
+        caller = await self._service.admit(request, "work")
+        body = await self._service.body(request, RenewBody)
+        lease_ms = self._lease_ms if body.lease_s is None else round(body.lease_s * 1000)
+        runs = [RunKey(run.job_id, run.token, run.nonce) for run in body.runs]
+        if not runs:
+            return self._service.json({"runs": []})
+        call = self._store.renew(lease_ms, _worker_of(caller, body.worker), runs)
+        answers: list[Answer] = await self._link.asynchronous.run(call)
+        return self._service.json({"runs": [_renewed(*pair) for pair in zip(runs, answers, strict=True)]})
+
+    # -- ends ---------------------------------------------------------------------------------------------
+
+    async def finish(self, request: Request) -> Response:
+        caller = await self._service.admit(request, "work")
+        body = await self._service.body(request, FinishBody)
+        raw = encode_result(body.result)
+        replayed = await self._settle(caller, body, "DONE", (raw or "",))
+        return self._service.json({"state": "done", "replayed": replayed})
+
+    async def retry(self, request: Request) -> Response:
+        caller = await self._service.admit(request, "work")
+        body = await self._service.body(request, RetryBody)
+        record = await self._link.asynchronous.run(self._store.job(body.job_id))
+        if record is None:
+            raise JobNotFound(body.job_id)
+        name, text = body.error.kind, harmless_text(body.error.message)
+        if not _ERROR_CLASS.fullmatch(name):
+            raise ArgumentsRefused(record.kind, "error.class", f"{name[:40]!a} is not the name of a class")
+        handler = self._service.app.handlers.get(record.kind)
+        policy = RetryPolicy() if handler is None else handler.settings.retry
+        verdict = decide(_judged(body, policy), record.attempts, policy, random.random)
+        if verdict.word == "retry":
+            replayed = await self._settle(caller, body, "RETRY", (verdict.delay_ms, name, text))
+        else:
+            replayed = await self._settle(caller, body, "BURY", (verdict.reason, name, text))
+        state = await self._state(body.job_id)
+        delay_s = verdict.delay_ms / 1000 if verdict.word == "retry" and not replayed else None
+        return self._service.json(
+            {"state": state, "replayed": replayed, "delay_s": delay_s, "reason": verdict.reason}
+        )  # fmt: skip
+
+    async def release(self, request: Request) -> Response:
+        caller = await self._service.admit(request, "work")
+        body = await self._service.body(request, ReleaseBody)
+        why = harmless_text(body.reason, 200) or "released"
+        delay_ms = round(body.delay_s * 1000) or (_UNKNOWN_KIND_MS if why == "unknown_kind" else 0)
+        replayed = await self._settle(caller, body, "RELEASE", (delay_ms, why))
+        return self._service.json({"state": await self._state(body.job_id), "replayed": replayed})
+
+    async def checkpoint(self, request: Request) -> Response:
+        caller = await self._service.admit(request, "work")
+        body = await self._service.body(request, CheckpointBody)
+        if (body.value is msgspec.UNSET) == (body.progress is None):
+            raise Problem(
+                422, "body-refused", "The body does not fit", "Give either value or progress. Nothing was changed."
+            )
+        if body.progress is not None:
+            field, raw = "progress", msgspec.json.encode({"fraction": body.progress, "text": body.text})
+        else:
+            field, raw = "checkpoint", msgspec.json.encode(body.value)
+        if len(raw) > _SMALL:
+            text = (
+                f"The value has {len(raw)} bytes, {_SMALL} are allowed. Nothing was written. Keep the data elsewhere."
+            )
+            raise Problem(422, "value-too-large", "The value is too large", text)
+        run, worker = RunKey(body.job_id, body.token, body.nonce), _worker_of(caller, body.worker)
+        answer = await self._link.asynchronous.run(self._store.checkpoint(run, worker, field, raw))
+        _check(run, answer.word, answer.detail)
+        return self._service.json({"state": "processing", "replayed": False})
+
+    async def _settle(self, caller: Caller, body: RunBody, word: str, values: tuple[Any, ...]) -> bool:
+        """Write how a run ended; whether this was written before. Raises StaleToken, LeaseExpired, JobNotFound."""
+        outcome = Outcome(body.job_id, body.token, body.nonce, word, values)
+        call = self._store.finish([outcome], self._only(_worker_of(caller, body.worker)))
+        [(answer, newest)] = (await self._link.asynchronous.run(call)).replies
+        _check(RunKey(body.job_id, body.token, body.nonce), answer, newest)
+        return answer == "REPLAY"
+
+    async def _state(self, job_id: str) -> str:
+        """The state that a job has come to; the write itself is done, whatever this read says."""
+        try:
+            record = await self._link.asynchronous.run(self._store.job(job_id))
+        except FencepostError:
+            return "unknown"
+        return "gone" if record is None else record.state
+
+
+def _check(run: RunKey, word: str, newest: str) -> None:
+    if word == "STALE":
+        raise StaleToken(run.job_id, int(run.token), int(newest or 0))
+    if word == "EXPIRED":
+        raise LeaseExpired(run.job_id, int(run.token))
+    if word == "GONE":
+        raise JobNotFound(run.job_id)
+
+
+def _worker_of(caller: Caller, name: str) -> str:
+    """The worker's id in Redis: no credential can speak for a worker of another."""
+    return f"http-{caller.id or 'local'}-{name}"
+
+
+def _asked(request: Request, body: ClaimBody, worker: str, claim_id: str, lease_ms: int) -> Asked:
+    queues = tuple((check_queue(queue), body.wanted) for queue in dict.fromkeys(body.queues))
+    client = request.scope.get("client")
+    about = {"host": client[0] if client else "", "pid": 0, "queues": [name for name, _ in queues], "over": "http"}
+    return Asked(worker, "http", claim_id, body.wanted, lease_ms, msgspec.json.encode(about).decode(), queues)
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _shown(job: Claimed, lease_ms: int) -> dict[str, Any]:
+    return {
+        "job_id": job.job_id, "token": job.token, "nonce": job.nonce, "kind": job.kind, "queue": job.queue,
+        "args": _json(job.payload), "attempt": job.attempt, "crashes": job.crashes, "version": job.version,
+        "resource": job.resource or None, "checkpoint": _json(job.checkpoint), "lease_s": lease_ms / 1000,
+    }  # fmt: skip
+
+
+def _json(raw: bytes) -> msgspec.Raw | None:
+    return msgspec.Raw(raw) if raw else None
+
+
+def _renewed(run: RunKey, answer: Answer) -> dict[str, Any]:
+    out: dict[str, Any] = {"job_id": run.job_id, "outcome": answer.word.lower()}
+    if answer.word == "CANCEL":
+        out["reason"] = answer.detail
+    if answer.word == "STALE":
+        out["newest"] = answer.detail
+    return out
+
+
+class _Foreign(Exception):
+    """An error of a worker in another language."""
+
+
+def _judged(body: RetryBody, policy: RetryPolicy) -> BaseException:
+    """The error as the policy of the kind sees it: its classes are found by name."""
+    if body.permanent:
+        return Permanent(body.error.message)
+    if body.after_s is not None:
+        return Retry(after=body.after_s)
+    last = re.split(r"[.:$]+", body.error.kind)[-1]
+    if last in {one.__name__ for one in policy.permanent} - {one.__name__ for one in policy.transient}:
+        return Permanent(body.error.message)
+    return _Foreign(body.error.message)

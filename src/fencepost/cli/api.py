@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import os
 import socket
 import sys
@@ -60,7 +59,8 @@ class _Server(uvicorn.Server):
         self.should_exit = True
         if now:
             self.force_exit = True
-            self.cut_off = len(self.server_state.tasks)
+            logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # a traceback for each call would tell no news
+            self.cut_off += len(self.server_state.tasks)
             for task in list(self.server_state.tasks):
                 task.cancel()
             for connection in list(self.server_state.connections):
@@ -118,7 +118,7 @@ def _serve(app: Fencepost, served: FastAPI, listener: Listener, grace_s: float, 
     """Serve until told to stop; 0 unless calls were cut off."""
     config = uvicorn.Config(
         AccessLog(served), lifespan="on", ws="none", log_config=None, access_log=False, server_header=False,
-        proxy_headers=False, timeout_keep_alive=_KEEP_ALIVE_S, timeout_graceful_shutdown=math.ceil(grace_s),
+        proxy_headers=False, timeout_keep_alive=_KEEP_ALIVE_S,
     )  # fmt: skip
     server, stopped = _Server(config, lambda: _greet(app, served, listener)), asyncio.Event()
 
@@ -128,6 +128,8 @@ def _serve(app: Fencepost, served: FastAPI, listener: Listener, grace_s: float, 
         stopped.set()
         served.state.fencepost.stopping.set()  # streams and long polls end at once
         server.stop(now)
+        if not now:  # not by uvicorn's own timeout: it would not tell how many calls it cut off
+            runner.get_loop().call_later(grace_s, server.stop, True)
 
     with asyncio.Runner(loop_factory=loop_factory(loop)) as runner:
         executor = ThreadPoolExecutor(thread_name_prefix="fencepost-to-thread")
@@ -154,8 +156,10 @@ async def _life(app: Fencepost, server: _Server, listener: Listener, stopped: as
         if app.server is not None:
             keeper = asyncio.create_task(keep(app.server))
         await server.serve([listener.socket])
-        cut = server.cut_off or len(server.server_state.tasks)  # after the grace, uvicorn has cancelled these
-        emit(_log, logging.INFO if not cut else logging.WARNING, "stopped", cut_off=cut)
+        if server.force_exit:
+            await server.lifespan.shutdown()  # uvicorn leaves it out then
+        cut = server.cut_off
+        emit(_log, logging.WARNING if cut else logging.INFO, "stopped", cut_off=cut)
         return 1 if cut else 0
     finally:
         if keeper is not None:

@@ -18,6 +18,7 @@ __all__ = [
     "Held",
     "JobInfo",
     "Kind",
+    "LeaseView",
     "NewJob",
     "Outcome",
     "Page",
@@ -59,11 +60,21 @@ class Accepted(msgspec.Struct, frozen=True):
     replayed: bool = False
 
 
+class LeaseView(msgspec.Struct, frozen=True):
+    """The lease of a run. state: "held" (left_s), "ran_out" (ran_out_for_s) or "missing". text: the same in words."""
+
+    state: str
+    text: str = ""
+    left_s: float | None = None
+    ran_out_for_s: float | None = None
+
+
 class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A job as the service shows it; what looks like a secret in payload, result or error text is blacked out.
 
-    source: "ledger" where Redis has forgotten the job; result_expired: what it returned is gone. lease: of a running
-    job, `state` "held" or "ran_out" and how long. position: jobs that are served before it. history: where asked for.
+    state: one of the seven, or "lost": Redis lost the job before it ended (last_known_state; comes_back: the ledger
+    puts it back). source: "ledger" where Redis has forgotten the job; result_expired: what it returned is gone. lease:
+    of a running job. position: jobs that are served before it. history, args_preview: where asked for.
     """
 
     id: str
@@ -85,7 +96,7 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     generation: int = 1
     token: int = 0
     worker: str | None = None
-    lease: dict[str, Any] | None = None
+    lease: LeaseView | None = None
     lease_left_ms: int | None = None
     position: int | None = None
     payload: Any = None
@@ -98,6 +109,9 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     cancel: str | None = None
     source: str = "redis"
     result_expired: bool = False
+    last_known_state: str = ""
+    comes_back: bool = False
+    args_preview: str = ""
     history: list[Event] = []
 
     @property
@@ -157,10 +171,18 @@ class Queue(msgspec.Struct, frozen=True):
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """A kind that the caller may enqueue. about: all that the service tells of it: schema, defaults and more."""
+    """A kind that the caller may enqueue. args: the JSON schema of its arguments. resource: the template."""
 
     kind: str
-    about: dict[str, Any] = {}
+    queue: str = ""
+    resource: str | None = None
+    caller_resource: bool = False
+    idempotency: str = "optional"
+    priority: int = 0
+    timeout_s: float = 0.0
+    attempts: int = 0
+    durable: bool = False
+    args: dict[str, Any] = {}
 
 
 class Ready(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import msgspec
 
 from fencepost.client.answers import Accepted, JobInfo, Kind, NewJob, Page, Queue, Ready, Resource
-from fencepost.client.problems import of_document
+from fencepost.client.problems import ApiError, of_document
 from fencepost.client.sending import Call, Pause, Plan
 from fencepost.clock import epoch_ms, uuid7
 from fencepost.codec.checks import enc_hook, find_unsafe
@@ -64,7 +64,7 @@ def enqueue(
     )  # fmt: skip
     body = _sent(job)
     del body["kind"], body["idempotency_key"]
-    about = {"kind": kind, "queue": queue or "", "key": key, "limit": 0}
+    about = {"kind": kind, "queue": queue or "", "key": key}
     return keyed(path("v1", "jobs", kind), body, decoded(Accepted), key, about)
 
 
@@ -101,7 +101,7 @@ class _Items(msgspec.Struct):
 def _outcome(item: _Item, job: NewJob, key: str) -> Accepted | FencepostError:
     if item.job is not None:
         return item.job
-    about = {"kind": job.kind, "queue": job.queue or "", "key": job.idempotency_key or key, "limit": 0}
+    about = {"kind": job.kind, "queue": job.queue or "", "key": job.idempotency_key or key}
     return of_document(f"enqueue {job.kind}", item.status, item.problem, about)
 
 
@@ -171,19 +171,22 @@ def result(job_id: str, *, timeout: float = 30.0) -> Plan[Any]:
 
 
 def jobs(
-    state: str,
+    state: str | None = None,
     *,
     kind: str | None = None,
     queue: str | None = None,
     resource: str | None = None,
     error_class: str | None = None,
+    preview: bool = False,
     limit: int | None = None,
     cursor: str | None = None,
 ) -> Call[Page[JobInfo]]:
-    """Read a page of the jobs in a state: in the order in which they are served, ended ones newest first."""
+    """Read a page of the jobs in a state: in the order in which they are served, ended ones newest first. Without a
+    state: state by state. preview: the beginning of their arguments, too."""
     params = _params(
-        state=state, kind=kind, queue=queue, resource=resource, error_class=error_class, limit=limit, cursor=cursor
-    )
+        state=state, kind=kind, queue=queue, resource=resource, error_class=error_class, limit=limit, cursor=cursor,
+        preview="1" if preview else None,
+    )  # fmt: skip
     return _get("/v1/jobs", decoded(Page[JobInfo]), params)
 
 
@@ -193,13 +196,15 @@ def dead(
     reason: str | None = None,
     error_class: str | None = None,
     older_than_s: float | None = None,
+    preview: bool = False,
     limit: int | None = None,
     cursor: str | None = None,
 ) -> Call[Page[JobInfo]]:
     """Read a page of the dead letters, newest first. older_than_s: since they failed."""
     params = _params(
-        kind=kind, reason=reason, error_class=error_class, older_than_s=older_than_s, limit=limit, cursor=cursor
-    )
+        kind=kind, reason=reason, error_class=error_class, older_than_s=older_than_s, limit=limit, cursor=cursor,
+        preview="1" if preview else None,
+    )  # fmt: skip
     return _get("/v1/dead", decoded(Page[JobInfo]), params)
 
 
@@ -210,20 +215,13 @@ def resources(*, limit: int | None = None, cursor: str | None = None) -> Call[Pa
 
 def resource(name: str) -> Plan[Resource | None]:
     """Read who holds a resource and who waits for it; None where it is free."""
-    free = object()
-    call = Call(
-        "GET", path("v1", "resources", name), _or_free(decoded(Resource), free), repeatable=True,
-        accepts=frozenset({404}),
-    )  # fmt: skip
-    found = yield call
-    return None if found is free else found
-
-
-def _or_free(parse: Callable[[bytes], Resource], free: object) -> Callable[[bytes], Any]:
-    def parsed(raw: bytes) -> Any:
-        return free if b"/v1/problems/" in raw else parse(raw)
-
-    return parsed
+    try:
+        found: Resource = yield _get(path("v1", "resources", name), decoded(Resource))
+    except ApiError as error:
+        if error.slug == "resource-free":
+            return None
+        raise
+    return found
 
 
 def queues() -> Call[list[Queue]]:

@@ -134,6 +134,7 @@ class Client:
                         response.read()
                         pause_s = following.refused(response)
                     else:
+                        following.began()
                         for sse in httpx2.EventSource(response):
                             if (event := following.told(sse)) is not None:
                                 yield event
@@ -224,6 +225,7 @@ class AsyncClient:
                         await response.aread()
                         pause_s = following.refused(response)
                     else:
+                        following.began()
                         async for sse in httpx2.EventSource(response):
                             if (event := following.told(sse)) is not None:
                                 yield event

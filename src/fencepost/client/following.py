@@ -31,7 +31,7 @@ class Following:
         self._call = Call("GET", path("v1", "jobs", job_id, "events"), bytes, headers={"Accept": "text/event-stream"})
         self._about = {"job_id": job_id}
         self._last, self._give_up_s = after, give_up_s
-        self._wait_s, self._until_s = 0.1, time.monotonic() + give_up_s
+        self._wait_s, self._away_since_s = 0.1, 0.0
         self._over = False
 
     def over(self) -> bool:
@@ -42,6 +42,10 @@ class Following:
         """The request for what comes next."""
         call = replace(self._call, waits_s=_SILENCE_S)
         return call if self._last is None else replace(call, headers={**call.headers, "Last-Event-ID": self._last})
+
+    def began(self) -> None:
+        """The service has begun to answer."""
+        self._away_since_s = 0.0
 
     def refused(self, response: httpx2.Response) -> float:
         """Take an answer other than 200, read whole. Returns how long to wait before the next try; raises what it
@@ -61,7 +65,7 @@ class Following:
 
     def told(self, sse: httpx2.ServerSentEvent) -> Event | None:
         """Take an event of the stream. Returns it, or None for one about the stream itself."""
-        self._wait_s, self._until_s = 0.1, time.monotonic() + self._give_up_s
+        self._wait_s = 0.1
         if sse.event == "end":
             self._over = True
             return None
@@ -75,7 +79,9 @@ class Following:
         pause_s = self._wait_s * (0.5 + random.random() / 2)
         if asked.isascii() and asked.isdecimal() and len(asked) < 7:
             pause_s = max(pause_s, float(asked))
-        if time.monotonic() + pause_s > self._until_s:
+        now_s = time.monotonic()
+        self._away_since_s = self._away_since_s or now_s
+        if now_s + pause_s > self._away_since_s + self._give_up_s:
             raise error
         self._wait_s = min(self._wait_s * 2, _LONGEST_WAIT_S)
         return pause_s

@@ -68,12 +68,16 @@ def _executed(problem: Mapping[str, Any]) -> bool | None:
     return False if problem.get("changed") == "nothing" else None
 
 
+def _argument(path: str) -> str:
+    return "" if path == "args" else path.removeprefix("args.")
+
+
 # A document that lacks what the error needs becomes an ApiError.
 _KNOWN: Final[dict[str, _Known]] = {
     "stale-token": lambda _, p: StaleToken(p["job_id"], int(p["token"]), int(p["newest"])),
     "lease-expired": lambda _, p: LeaseExpired(p["job_id"], int(p["token"])),
     "job-not-found": lambda _, p: JobNotFound(p["job_id"]),
-    "arguments-refused": lambda _, p: ArgumentsRefused(p["kind"], p["path"].removeprefix("args."), p["problem"]),
+    "arguments-refused": lambda _, p: ArgumentsRefused(p["kind"], _argument(p["path"]), p["problem"]),
     "idempotency-conflict": lambda _, p: IdempotencyConflict(p["key"], p["job_id"]),
     "illegal-transition": lambda _, p: IllegalTransition(p["job_id"], p["state"], p["verb"]),
     "queue-full": lambda _, p: QueueFull(p["queue"], int(p["limit"])),

@@ -17,6 +17,7 @@ import httpx2
 import msgspec
 
 from fencepost.client.problems import NoAnswer, document, error_of
+from fencepost.errors import FencepostError
 
 __all__ = ["Call", "Pause", "Plan", "run", "run_sync"]
 
@@ -159,16 +160,20 @@ def send_sync(http: httpx2.Client, call: Call[T], timeout_s: float, give_up_s: f
 
 
 async def run(http: httpx2.AsyncClient, plan: Plan[T], timeout_s: float, give_up_s: float) -> T:
-    """Run a plan to its end. Raises what its calls and the plan itself raise."""
-    answer: Any = None
+    """Run a plan to its end. Raises what its calls raise, and what the plan itself does."""
     try:
+        step = next(plan)
         while True:
-            step = plan.send(answer)
-            if isinstance(step, Pause):
-                await asyncio.sleep(step)
-                answer = None
+            try:
+                if isinstance(step, Pause):
+                    await asyncio.sleep(step)
+                    answer = None
+                else:
+                    answer = await send(http, step, timeout_s, give_up_s)
+            except FencepostError as error:  # the plan may know what to do with it
+                step = plan.throw(error)
             else:
-                answer = await send(http, step, timeout_s, give_up_s)
+                step = plan.send(answer)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
     finally:
@@ -177,15 +182,19 @@ async def run(http: httpx2.AsyncClient, plan: Plan[T], timeout_s: float, give_up
 
 def run_sync(http: httpx2.Client, plan: Plan[T], timeout_s: float, give_up_s: float) -> T:
     """As run, on the calling thread."""
-    answer: Any = None
     try:
+        step = next(plan)
         while True:
-            step = plan.send(answer)
-            if isinstance(step, Pause):
-                time.sleep(step)
-                answer = None
+            try:
+                if isinstance(step, Pause):
+                    time.sleep(step)
+                    answer = None
+                else:
+                    answer = send_sync(http, step, timeout_s, give_up_s)
+            except FencepostError as error:  # as above
+                step = plan.throw(error)
             else:
-                answer = send_sync(http, step, timeout_s, give_up_s)
+                step = plan.send(answer)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
     finally:

@@ -102,7 +102,8 @@ def after(
     whose score is raised meanwhile (a renewed lease) is seen again. stop: the last score that counts.
     """
     if place is not None and not _SCORE.fullmatch(place.score):  # out of a cursor that somebody made up
-        raise ConfigurationError("cursor", f"{place.score[:40]!a} is no score", "Use the one the last page gave, unchanged.")
+        hint = "Use the one the last page gave, unchanged."
+        raise ConfigurationError("cursor", f"{place.score[:40]!a} is no score", hint)
     end = stop or ("-inf" if reverse else "+inf")
     begin = place.score if place else ("+inf" if reverse else "-inf")
     size, skip = max(count, 200) if place else count, 0
