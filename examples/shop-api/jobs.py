@@ -1,6 +1,6 @@
 """The shop's jobs. Imported by the web process, which enqueues them, and by the workers, which run them.
 
-fencepost worker jobs:app billing stock mail upkeep
+fencepost worker jobs:app --queues billing,stock,mail,upkeep
 """
 
 import json
@@ -30,7 +30,7 @@ def generate_invoice(run: Run, order_id: int) -> int:
     return run.guarded(books.engine, "invoice").call_sync(write)
 
 
-@app.job(queue="stock", resource="stock:{sku}", dedup="{sku}", retry=RetryPolicy(max_attempts=5))
+@app.job(queue="stock", resource="stock:{sku}", dedup="{sku}", retry=RetryPolicy(attempts=5))
 def sync_stock(run: Run, sku: str) -> int:
     """Set what we believe to have of an article to what the warehouse says."""
     pieces = ask_warehouse(sku)
@@ -42,7 +42,7 @@ def sync_stock(run: Run, sku: str) -> int:
     return run.guarded(books.engine, "pieces").call_sync(write)
 
 
-@app.job(queue="mail", retry=RetryPolicy(max_attempts=8))
+@app.job(queue="mail", retry=RetryPolicy(attempts=8))
 def send_mail(run: Run, user_id: int, template: str) -> str:
     """Send a mail. It cannot be fenced, so it has a key by which the mail provider tells a repetition."""
     with run.outside("mail") as mail:

@@ -8,7 +8,7 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
 
@@ -25,6 +25,7 @@ from fencepost.lease import Lease
 from fencepost.link import Link
 from fencepost.log import emit
 from fencepost.outbox import Outbox
+from fencepost.redact import checked_names
 from fencepost.resource import ResourceRule
 from fencepost.retry import RetryPolicy
 from fencepost.sql.urls import LEDGERS, check_sql_url
@@ -70,7 +71,8 @@ class Fencepost:
     that is away before RedisUnavailable. queue_limit: most ready jobs of one queue, 0 for no limit. ledger: the URL of
     the database that remembers jobs and events whatever Redis loses, sqlite:///… or postgresql+psycopg://…. outbox:
     the URL of the database in whose transactions enqueue_in writes. Both need the extra `sql`, and are opened at their
-    first use.
+    first use. redact: names of arguments and results that are never shown, such as "tax_id", beside password, token
+    and the others that fencepost.redact knows.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class Fencepost:
         queue_limit: int = 0,
         ledger: str | None = None,
         outbox: str | None = None,
+        redact: Collection[str] = (),
     ) -> None:
         self.lease_s = parse_duration_s(lease, "lease")
         if not 1.0 <= self.lease_s <= 3_600:
@@ -91,8 +94,8 @@ class Fencepost:
             check_sql_url(ledger, "ledger", LEDGERS)
         if outbox is not None:
             check_sql_url(outbox, "outbox")
-        self.namespace, self.queue_limit = namespace, queue_limit
-        self.link = Link(Connections(redis), Store(Keys(namespace)), parse_duration_s(give_up, "give_up"))
+        self.namespace, self.queue_limit, self.redact = namespace, queue_limit, checked_names(redact)
+        self.link = Link(Connections(redis), Store(Keys(namespace)), parse_duration_s(give_up, "give_up"), self.redact)
         self.handlers: dict[str, Handler[Any, Any]] = {}
         self.server: EmbeddedServer | None = None
         self.ledger_url, self.outbox_url = ledger, outbox
@@ -156,6 +159,7 @@ class Fencepost:
         durability: Literal["redis", "ledger"] = "redis",
         idempotency: Literal["optional", "required"] = "optional",
         caller_resource: bool = False,
+        remote: bool = False,
     ) -> _Decorator:
         """Register a function as the handler of a kind.
 
@@ -166,7 +170,8 @@ class Fencepost:
         version: of the signature. max_crashes: how often its worker may die before the job is buried as poison.
         durability: "ledger" writes a job into SQL before its caller has an answer, so that no loss of Redis loses it.
         idempotency: "required" refuses a request over HTTP that has no Idempotency-Key. caller_resource: an enqueue may
-        name the resource itself, options(resource=…). The first parameter may be `run: Run`. Raises ConfigurationError.
+        name the resource itself, options(resource=…). remote: a worker in another language does the work, over HTTP; the
+        function only says what the arguments are. The first parameter may be `run: Run`. Raises ConfigurationError.
         """
 
         if function is not None:
@@ -188,6 +193,7 @@ class Fencepost:
                 durable=durable_by(durability),
                 idempotency=idempotency,
                 caller_resource=caller_resource,
+                remote=remote,
             )
             if settings.durable and self.ledger_url is None:
                 raise ConfigurationError("durability", "the application has no ledger", 'Write Fencepost(ledger="…").')

@@ -31,7 +31,7 @@ class HandlerSettings:
     """What app.job declares about a kind. timeout_s: the longest one run may take. dedup: template, or True for
     "kind and all arguments". retention_s, failed_retention_s: how long an ended job can be read. durable: the ledger
     has a job before its caller has an answer. idempotency: whether a request over HTTP needs a key. caller_resource:
-    whether an enqueue may name the resource itself."""
+    whether an enqueue may name the resource itself. remote: done over HTTP, by no worker of ours."""
 
     kind: str
     queue: str = "default"
@@ -47,6 +47,7 @@ class HandlerSettings:
     durable: bool = False
     idempotency: Literal["optional", "required"] = "optional"
     caller_resource: bool = False
+    remote: bool = False
 
     def __post_init__(self) -> None:
         if not self.kind or len(self.kind) > 200 or not self.kind.isprintable() or " " in self.kind:
@@ -244,6 +245,8 @@ class Handler(Generic[P, R]):
             raise ConfigurationError(
                 "resource", problem, "Leave it out, or declare the kind with caller_resource=True."
             )
+        if not isinstance(resource, str):
+            raise ConfigurationError("resource", f"a text is needed, got {type(resource).__name__}")
         return unicodedata.normalize("NFC", resource)
 
     def _dedup_key(self, dedup: str | bool | ResourceTemplate, arguments: dict[str, Any]) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 import msgspec
 
 from .errors import ConfigurationError
+from .redact import redact, redact_json, redact_text, secrets_of
 
 __all__ = ["JobRecord", "JobSpec"]
 
@@ -168,21 +168,29 @@ class JobRecord(msgspec.Struct, kw_only=True, frozen=True, gc=False):
                 other[name] = _text(raw)
         return cls(id=job_id, other=other, steps=steps, outside=outside, **known)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the record for `--json`: only fields that are set, JSON texts opened, the token as a decimal string
-        (programs that read numbers as doubles stay exact). Bytes that are no JSON become {"base64": …}."""
+    def to_json(self, hidden: Collection[str] = ()) -> dict[str, Any]:
+        """Return the record to be shown: only fields that are set, JSON texts opened, secrets hidden by the rules of
+        fencepost.redact, the token as a decimal string (programs that read numbers as doubles stay exact).
+
+        hidden: further names whose values are secret. Bytes that are no JSON have no names, so they are hidden whole.
+        """
         out: dict[str, Any] = {}
+        known = frozenset(secrets_of(_opened(self.payload), hidden))
         for name in self.__struct_fields__:
             value = getattr(self, name)
-            if value is None or name in ("other", "steps", "outside"):
+            if value in (None, b"") or name in ("other", "steps", "outside"):
                 continue
-            out[name] = _opened(value) if isinstance(value, bytes) else value
+            if isinstance(value, bytes):
+                value = redact_json(value, hidden, known)
+            elif name in _PROSE:
+                value = redact_text(value, self.payload, hidden)
+            out[name] = value
         out["token"] = str(self.token)
         for name in ("steps", "outside"):
             if kept := getattr(self, name):
-                out[name] = {key: _opened(value) for key, value in kept.items()}
+                out[name] = redact({key: redact_json(value, hidden, known) for key, value in kept.items()}, hidden)
         if self.other:
-            out["other"] = dict(self.other)
+            out["other"] = redact(self.other, hidden, known)
         return out
 
 
@@ -197,6 +205,8 @@ _INTS: Final = (
     - _TEXTS
     - {"id", "other", "ordered", "durable", "restored", "steps", "outside"}
 )
+# What a handler, a caller or an operator wrote, or what was made of arguments. A resource stays, it is to be looked up.
+_PROSE: Final = frozenset({"error", "reason", "cancel", "dedup", "idem"})
 
 
 def _raw(raw: Any) -> bytes:
@@ -222,4 +232,4 @@ def _opened(raw: bytes) -> Any:
     try:
         return msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return {"base64": base64.b64encode(raw).decode()}
+        return None

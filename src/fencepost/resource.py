@@ -54,6 +54,11 @@ class ResourceTemplate:
         """The parameters the name is made of, each once, in order."""
         return tuple(dict.fromkeys(name for _, name, _ in self._fields))
 
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The fields as they are written, each once, in order: `order.id`."""
+        return tuple(dict.fromkeys(path for path, _, _ in self._fields))
+
     def check_names(self, parameters: Iterable[str], kind: str) -> None:
         """Raise ConfigurationError if a field names no parameter of the handler of `kind`."""
         known = tuple(parameters)

@@ -11,6 +11,7 @@ import pytest
 
 from fencepost import Fencepost
 from fencepost.api import ApiSettings, asgi
+from fencepost.api.tail import Tail
 from tests.http.conftest import in_process
 from tests.support.waiting import eventually
 
@@ -103,6 +104,20 @@ async def test_a_result_is_shown_with_its_secrets_hidden_and_what_is_no_json_is_
     assert answer.json()["payload"] == "[redacted]"
 
 
+@pytest.mark.usefixtures("declared")
+async def test_names_that_the_application_declares_as_secret_are_hidden_as_well(client, partition):
+    run = partition.put("failed", payload=msgspec.json.encode({"tax_id": SECRET, "n": 1}))
+    told = (await client.get(f"/v1/jobs/{run.job_id}")).json()
+    assert told["payload"] == {"tax_id": "[redacted]", "n": 1}
+    listed = await client.get("/v1/jobs", params={"preview": 1})
+    assert listed.json()["items"][0]["args_preview"] == '{"tax_id":"[redacted]","n":1}'
+
+
+@pytest.fixture
+def declared(app):
+    app.redact = ("tax_id",)
+
+
 async def test_the_error_of_a_failed_job_is_told_with_the_values_of_its_secret_arguments_hidden(client, partition):
     run = partition.put("processing", payload=msgspec.json.encode({"password": SECRET}))
     partition.finish(run, "BURY", "permanent", "Oops", f"login with {SECRET!r} failed")
@@ -129,8 +144,13 @@ async def test_a_lease_that_ran_out_is_said_to_have_run_out_and_for_how_long(cli
     assert 31 <= lease["ran_out_for_s"] <= 36
     assert lease["text"].startswith(f"lease ran out {lease['ran_out_for_s']:.0f} s ago; what its worker still writes")
     assert partition.finish(run, "DONE").word == "EXPIRED"  # and so it is
+
+
+async def test_a_run_without_a_lease_is_told_to_have_none(client, partition):
+    run = partition.put("processing")
     partition.redis.zrem(partition.keys.leases, run.job_id)
     assert (await client.get(f"/v1/jobs/{run.job_id}")).json()["lease"]["state"] == "missing"
+    partition.heal(run.job_id)
 
 
 async def test_the_history_is_told_when_asked_for_oldest_first_and_back_to_the_enqueue(client, partition):
@@ -165,6 +185,19 @@ async def test_a_caller_that_waits_is_answered_as_soon_as_the_job_has_ended(clie
     assert time.monotonic() - began < 2
     assert service.tail.listeners == 0
     assert not service.tail.reading
+
+
+async def test_a_job_that_ends_just_before_its_caller_begins_to_listen_is_seen(client, partition, monkeypatch):
+    run, inner = partition.put("processing"), Tail.listen
+
+    async def listen(self, job_id):
+        partition.finish(run, "DONE")
+        return await inner(self, job_id)
+
+    monkeypatch.setattr(Tail, "listen", listen)
+    began = time.monotonic()
+    assert (await client.get(f"/v1/jobs/{run.job_id}", params={"wait": 15})).json()["state"] == "done"
+    assert time.monotonic() - began < 5
 
 
 @pytest.mark.parametrize("state", ["done", "failed", "cancelled"])

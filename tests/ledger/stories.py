@@ -23,6 +23,8 @@ def everything(partition: Partition) -> dict[str, str]:
     _stand_alone(partition)
     jobs["revoked"] = _revoked(partition)
     _paused(partition)
+    for op in ("make", "revoke"):
+        partition.credential(op, "k3j4aaaaaaaa")
     jobs["bumped"] = _bumped(partition)
     jobs["concluded"] = _concluded(partition)
     _committed_late(partition)

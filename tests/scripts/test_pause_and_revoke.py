@@ -224,3 +224,13 @@ def test_who_lost_a_lease_by_hand_may_ask_for_it_again_under_the_same_nonce(part
     assert int(newer) > int(token)
     assert partition.release("me", token).word == "STALE"
     assert partition.release("me", newer).word == "OK"
+
+
+def test_who_lost_a_lease_by_hand_and_waits_for_it_again_waits_like_anybody_else(partition):
+    """found by the model: of the revoked lease the token was left, as if the waiter had been served."""
+    _, token, _ = partition.acquire("thing", "me")
+    partition.revoke("@me", token)
+    partition.acquire("thing", "other")
+    assert partition.acquire("thing", "me", wait_ms=60_000)[0] == "WAIT"
+    assert partition.dump()["lease:me"].value.keys() == {"state", "resource", "owner", "ttl_ms", "limit"}
+    assert partition.revoke("@me", token) == ("ILLEGAL", "waiting")

@@ -5,14 +5,16 @@ Each action has a reason. It stands with the caller's name in the events, and in
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Final
 
 import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from fencepost.api.problems import MEDIA_TYPE, Problem
+from fencepost.api.openapi import problems
+from fencepost.api.problems import Problem
+from fencepost.api.requests import header_key
+from fencepost.api.schemas import inlined
 from fencepost.api.service import Caller, Service
 from fencepost.errors import IllegalTransition, JobNotFound, StaleToken
 from fencepost.operate import BulkReport, DeadFilter, ItemOutcome, Operator, QueueChange
@@ -67,18 +69,22 @@ class _Bulk(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 def add_routes(router: APIRouter, service: Service) -> None:
     """Add the routes of this part."""
     act = _Acts(service)
-    problems = {404: "There is no such job.", 409: "Its state, its token or a newer job does not allow that."}
-    for path, endpoint, shape, summary, refusals in (
-        ("/v1/jobs/{id}/cancel", act.cancel, _Cancel, "Cancel a job", problems),
-        ("/v1/jobs/{id}/requeue", act.requeue, _Why, "Start a failed or cancelled job again", problems),
-        ("/v1/jobs/{id}/purge", act.purge, _Why, "Forget an ended job for good", problems),
-        ("/v1/dead/requeue", act.requeue_dead, _Bulk, "Start dead letters again", {}),
-        ("/v1/dead/purge", act.purge_dead, _Bulk, "Forget dead letters for good", {}),
-        ("/v1/queues/{queue}/pause", act.pause, _Why, "Hand out nothing more from a queue", {}),
-        ("/v1/queues/{queue}/resume", act.resume, _Why, "Let a paused queue go on", {}),
-        ("/v1/leases/revoke", act.revoke, _Revoke, "Take a run or a lease from its holder", problems),
+    of_job = (404, 409)
+    for path, endpoint, shape, name, summary, refusals in (
+        ("/v1/jobs/{id}/cancel", act.cancel, _Cancel, "cancel_job", "Cancel a job", of_job),
+        ("/v1/jobs/{id}/requeue", act.requeue, _Why, "requeue_job", "Start a failed or cancelled job again", of_job),
+        ("/v1/jobs/{id}/purge", act.purge, _Why, "purge_job", "Forget an ended job for good", of_job),
+        ("/v1/dead/requeue", act.requeue_dead, _Bulk, "requeue_dead", "Start dead letters again", ()),
+        ("/v1/dead/purge", act.purge_dead, _Bulk, "purge_dead", "Forget dead letters for good", ()),
+        ("/v1/queues/{queue}/pause", act.pause, _Why, "pause_queue", "Hand out nothing more from a queue", ()),
+        ("/v1/queues/{queue}/resume", act.resume, _Why, "resume_queue", "Let a paused queue go on", ()),
+        ("/v1/leases/revoke", act.revoke, _Revoke, "revoke", "Take a run or a lease from its holder", of_job),
     ):
-        _add(router, path, endpoint, shape, summary, refusals)
+        router.add_api_route(
+            path, endpoint, methods=["POST"], response_model=None, tags=["act"], summary=summary, operation_id=name,
+            responses={200: _DONE, **problems(400, 401, 403, 413, 415, 422, 429, 503, *refusals)},
+            openapi_extra=_document(path, shape, keyed=endpoint in (act.cancel, act.requeue, act.revoke)),
+        )  # fmt: skip
 
 
 class _Acts:
@@ -221,23 +227,13 @@ def _only(report: BulkReport, token: str = "") -> ItemOutcome:
 
 def _request_id(request: Request, caller: Caller) -> str:
     """The header Idempotency-Key, as the id of this caller's request; "" without one. Raises Problem 400."""
-    key = request.headers.get("idempotency-key")
-    if key is None:
-        return ""
-    bare = key[1:-1] if len(key) > 1 and key[0] == key[-1] == '"' else key
-    if not 0 < len(bare) <= _KEY or not bare.isascii() or not bare.isprintable():
-        raise Problem(
-            400,
-            "idempotency-key-malformed",
-            "The idempotency key cannot be used",
-            f"Idempotency-Key is not 1 to {_KEY} printable ASCII characters. Nothing was changed.",
-        )
-    return f"{caller.id}:{bare}"
+    key = header_key(request)
+    return "" if key is None else f"{caller.id}:{key}"
 
 
 # -- the document ---------------------------------------------------------------------------------------------
 
-_Endpoint = Callable[[Request], Awaitable[Response]]
+_DONE: Final = {"description": "Done.", "content": {"application/json": {"schema": {"type": "object"}}}}
 _PARAMETERS: Final = {
     "id": {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}},
     "queue": {
@@ -256,43 +252,9 @@ _HEADER: Final = {
 }
 
 
-def _add(
-    router: APIRouter, path: str, endpoint: _Endpoint, shape: type, summary: str, refusals: dict[int, str]
-) -> None:
-    parameters = [one for name, one in _PARAMETERS.items() if f"{{{name}}}" in path]
-    if refusals and not path.endswith("/purge"):
-        parameters.append(_HEADER)
-    told = {400: "No JSON.", 422: "The body or a value does not fit.", 503: "Redis gave no answer.", **refusals}
-    problem = {"content": {MEDIA_TYPE: {"schema": {"type": "object"}}}}
-    router.add_api_route(
-        path,
-        endpoint,
-        methods=["POST"],
-        summary=summary,
-        tags=["act"],
-        response_class=Response,
-        responses={
-            200: {"description": "Done.", "content": {"application/json": {"schema": {"type": "object"}}}},
-            **{status: {"description": text, **problem} for status, text in sorted(told.items())},
-        },
-        openapi_extra={
-            "parameters": parameters,
-            "requestBody": {"required": True, "content": {"application/json": {"schema": _schema(shape)}}},
-        },
-    )
-
-
-def _schema(shape: type) -> Any:
-    """The JSON schema of a body, in one piece."""
-    [schema], parts = msgspec.json.schema_components([shape])
-
-    def inlined(value: Any) -> Any:
-        if isinstance(value, list):
-            return [inlined(one) for one in value]
-        if not isinstance(value, dict):
-            return value
-        if "$ref" in value:
-            return inlined(parts[value["$ref"].rpartition("/")[2]])
-        return {name: inlined(one) for name, one in value.items() if name != "title"}
-
-    return inlined(schema)
+def _document(path: str, shape: type, keyed: bool) -> dict[str, Any]:
+    """What the document says of body and parameters. keyed: the call may have an idempotency key."""
+    parameters = [one for name, one in _PARAMETERS.items() if f"{{{name}}}" in path] + ([_HEADER] if keyed else [])
+    schema = {name: value for name, value in inlined(msgspec.json.schema(shape)).items() if name != "title"}
+    body = {"required": True, "content": {"application/json": {"schema": schema}}}
+    return {"parameters": parameters, "requestBody": body}

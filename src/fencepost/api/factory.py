@@ -12,6 +12,7 @@ from fastapi.exception_handlers import http_exception_handler
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from fencepost.api.openapi import secured
 from fencepost.api.problems import Problem, rendered
 from fencepost.api.service import ProblemRoute, Service
 from fencepost.api.settings import ApiSettings
@@ -43,6 +44,8 @@ def asgi(app: Fencepost, settings: ApiSettings | None = None) -> FastAPI:
     served = FastAPI(title=f"Fencepost: {app.namespace}", lifespan=lifespan, redirect_slashes=False)
     served.state.fencepost = service
     served.include_router(_routes(service))
+    if service.settings.auth == "bearer":
+        secured(served)
     served.add_exception_handler(HTTPException, _no_route)
     served.add_exception_handler(Exception, _failed)
     return served

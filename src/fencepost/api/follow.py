@@ -60,7 +60,7 @@ _DEAD: Final = (
 
 def hidden_names(service: Service) -> Sequence[str]:
     """The names that the application declares as secret, beside those that always are."""
-    return tuple(getattr(service.app, "redact", ()))
+    return service.app.redact
 
 
 def add_routes(router: APIRouter, service: Service) -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Any, Final
 
-from fencepost.handler import Handler
+import msgspec
+
+from fencepost.api.schemas import example_of, inlined
+from fencepost.errors import FencepostError
+from fencepost.handler import Handler, Options
 from fencepost.resource import ResourceRule
 
 if TYPE_CHECKING:
+    from fastapi import FastAPI
+
     from fencepost.api.service import Service
 
-__all__ = ["batch_document", "described", "kind_document", "kinds_document"]
+__all__ = ["batch_document", "described", "inlined", "kind_document", "kinds_document", "problems", "secured"]
 
-_DEEPEST: Final = 8
 _PROBLEM: Final = {
     "type": "object",
     "required": ["type", "title", "status", "detail", "changed"],
@@ -40,7 +44,11 @@ _JOB: Final = {
 }
 _OPTIONS: Final[dict[str, Any]] = {
     "delay": {
-        "anyOf": [{"type": "number", "minimum": 0}, {"type": "string"}, {"type": "null"}],
+        "anyOf": [
+            {"type": "number", "minimum": 0, "maximum": 315_360_000},
+            {"type": "string", "maxLength": 60, "pattern": "^([0-9]{1,7}(\\.[0-9]{1,3})?(ms|s|m))+$"},
+            {"type": "null"},
+        ],
         "description": 'Seconds, or text such as "2m".',
         "examples": [60],
     },
@@ -84,7 +92,7 @@ def kind_document(handler: Handler[Any, Any], service: Service) -> dict[str, Any
     schema: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
     if needs_args:
         schema["required"] = ["args"]
-    content = {"schema": schema, "example": {"args": example_of(arguments)}}
+    content = {"schema": schema, **_example(handler, arguments)}
     doc = (handler.__doc__ or "").strip()
     resource = handler.settings.resource
     notes = [doc] if doc else []
@@ -121,7 +129,7 @@ def batch_document(service: Service) -> dict[str, Any]:
         "required": ["kind"],
         "additionalProperties": False,
         "properties": {
-            "kind": {"type": "string"},
+            "kind": {"type": "string", "examples": sorted(service.app.handlers)[:1]},
             "args": {"type": "object"},
             "idempotency_key": {"anyOf": [{"type": "string", "minLength": 1, "maxLength": 255}, {"type": "null"}]},
             "resource": _RESOURCE,
@@ -193,6 +201,30 @@ def _template_of(rule: ResourceRule) -> str:
     return rule.template if isinstance(rule.template, str) else rule.template.text
 
 
+def _example(handler: Handler[Any, Any], arguments: dict[str, Any]) -> dict[str, Any]:
+    """An example of the body; nothing where the one that the schema gives would be refused."""
+    args = example_of(arguments)
+    try:
+        handler.spec(Options(), (), handler.codec.accept(msgspec.json.encode(args)))
+    except FencepostError:
+        return {}
+    return {"example": {"args": args}}
+
+
+def secured(served: FastAPI) -> None:
+    """Say in the document of a whole service that each call needs a token, but for those routes that say otherwise."""
+    plain = served.openapi
+
+    def openapi() -> dict[str, Any]:
+        document = plain()
+        about = {"type": "http", "scheme": "bearer", "description": "`fencepost token make` makes one: fp_…"}
+        document.setdefault("components", {})["securitySchemes"] = {"bearer": about}
+        document["security"] = [{"bearer": []}]
+        return document
+
+    served.openapi = openapi  # type: ignore[method-assign]
+
+
 def _key_parameter(required: bool) -> dict[str, Any]:
     return {
         "name": "Idempotency-Key",
@@ -202,71 +234,3 @@ def _key_parameter(required: bool) -> dict[str, Any]:
         "description": "The same key with the same request gets the same job; with another request, 422.",
         "example": "8e03978e-40d5-43dd-bc93-6894a57f9324",
     }
-
-
-# -- schemas --------------------------------------------------------------------------------------------------
-
-
-def inlined(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a JSON schema without `$defs`: the document it goes into has another root. A type that holds itself is
-    shown _DEEPEST levels deep, then as anything."""
-    whole = copy.deepcopy(schema)
-    definitions = whole.pop("$defs", {})
-    out: dict[str, Any] = _opened(whole, definitions, {})
-    return out
-
-
-def _opened(node: Any, definitions: dict[str, Any], seen: dict[str, int]) -> Any:
-    if isinstance(node, list):
-        return [_opened(one, definitions, seen) for one in node]
-    if not isinstance(node, dict):
-        return node
-    reference = node.get("$ref")
-    if isinstance(reference, str) and reference.startswith("#/$defs/"):
-        name = reference.removeprefix("#/$defs/")
-        times = seen.get(name, 0)
-        if times >= _DEEPEST or name not in definitions or sum(seen.values()) > 4 * _DEEPEST:
-            return {}
-        rest = {key: value for key, value in node.items() if key != "$ref"}
-        return {**_opened(definitions[name], definitions, {**seen, name: times + 1}), **rest}
-    return {
-        key: value if key in ("default", "enum", "const", "examples") else _opened(value, definitions, seen)
-        for key, value in node.items()
-        if key != "discriminator"  # its mapping points into the definitions
-    }
-
-
-def example_of(schema: dict[str, Any]) -> Any:
-    """Return a value that fits a schema as msgspec makes them; only what is required."""
-    if "default" in schema:
-        return schema["default"]
-    for name in ("examples", "enum"):
-        if schema.get(name):
-            return schema[name][0]
-    if "const" in schema:
-        return schema["const"]
-    for name in ("anyOf", "oneOf"):
-        if schema.get(name):
-            return example_of(schema[name][0])
-    kind = schema.get("type")
-    if isinstance(kind, list):
-        kind = kind[0]
-    if kind == "object":
-        required = schema.get("required", ())
-        return {key: example_of(one) for key, one in schema.get("properties", {}).items() if key in required}
-    if kind == "array":
-        items = schema.get("prefixItems") or [schema.get("items") or {}] * int(schema.get("minItems", 1))
-        return [example_of(one) for one in items]
-    if kind in ("integer", "number"):
-        least = schema.get("minimum", schema.get("exclusiveMinimum", 0) + 1)
-        return max(1, least) if "maximum" not in schema else min(max(1, least), schema["maximum"])
-    return {"string": _text_of(schema), "boolean": True, "null": None}.get(str(kind), {})
-
-
-def _text_of(schema: dict[str, Any]) -> str:
-    known = {
-        "date-time": "2026-11-30T08:00:00Z", "date": "2026-11-30", "time": "08:00:00Z", "duration": "PT1M",
-        "uuid": "8e03978e-40d5-43dd-bc93-6894a57f9324", "decimal": "9.99", "byte": "AA==",
-    }  # fmt: skip
-    text = known.get(str(schema.get("format", "")), "text")
-    return text.ljust(int(schema.get("minLength", 0)), "x")[: int(schema.get("maxLength", 1_000))]

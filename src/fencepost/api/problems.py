@@ -96,6 +96,10 @@ PAGES: Final[dict[str, tuple[str, str]]] = {
         "The arguments do not fit the kind. `path` names the first one that does not, such as args.order.lines[2].",
         "Send what the kind's schema asks for (GET /v1/kinds, or the OpenAPI document). The same body fails again.",
     ),
+    "batch-too-large": (
+        "The batch has more jobs than this service takes at once.",
+        "Send it in parts, each with a key of its own.",
+    ),
     "body-cut-off": (
         "The connection ended, or the caller sent less than it had announced, before the body was whole.",
         "Send the request again.",
@@ -120,6 +124,14 @@ PAGES: Final[dict[str, tuple[str, str]]] = {
         "The idempotency key was used before, for another method, path or body.",
         "Send the same request with the same key, or another request with a new key.",
     ),
+    "idempotency-key-malformed": (
+        "The header Idempotency-Key is empty, too long, not printable ASCII, badly quoted, or sent more than once.",
+        'Send 1 to 255 characters, bare or as "text in quotes"; a UUID, for instance.',
+    ),
+    "idempotency-key-missing": (
+        "Jobs of this kind are accepted only with the header Idempotency-Key.",
+        "Send a new key with each new request, and the same one when a request is repeated.",
+    ),
     "illegal-transition": (
         "The job is in a state to which the action does not apply: it has ended, or somebody was first.",
         "Read the job (GET /v1/jobs/{id}) and choose an action that fits its state.",
@@ -143,6 +155,10 @@ PAGES: Final[dict[str, tuple[str, str]]] = {
     "method-not-allowed": (
         "The path exists, but not with this method.",
         "The header Allow names the methods there are.",
+    ),
+    "misconfigured": (
+        "A setting of the service is wrong: for durable jobs, most likely the ledger's database or its tables.",
+        "Nothing that a caller can mend. Its operator runs `fencepost doctor` and looks at the service's log.",
     ),
     "no-json": (
         "The body is not JSON in UTF-8.",

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from fastapi import Request
 
 from fencepost.api.problems import Problem, of_error
 from fencepost.codec import request_fingerprint
@@ -16,7 +17,7 @@ from fencepost.handler import Handler, Options, Prepared
 if TYPE_CHECKING:
     from fencepost.api.admission import Caller
 
-__all__ = ["BatchBody", "BatchItem", "JobBody", "idempotency_key", "prepared"]
+__all__ = ["BatchBody", "BatchItem", "JobBody", "header_key", "idempotency_key", "prepared"]
 
 _KEY_MOST: Final = 255
 _QUOTED: Final = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"')  # a string as in RFC 8941
@@ -49,6 +50,14 @@ class BatchBody(msgspec.Struct, forbid_unknown_fields=True):
     jobs: list[msgspec.Raw]
 
 
+def header_key(request: Request) -> str | None:
+    """Return the key that a request names in its header. Raises Problem 400."""
+    headers = request.headers.getlist("idempotency-key")
+    if len(headers) > 1:
+        raise _malformed("it was sent more than once")
+    return idempotency_key(headers[0]) if headers else None
+
+
 def idempotency_key(header: str | None) -> str | None:
     """Return the key that a header names: a quoted string as the IETF draft has it, or the bare text. Raises Problem
     400 for one that is empty, too long or not printable ASCII."""
@@ -59,12 +68,13 @@ def idempotency_key(header: str | None) -> str | None:
     key = _ESCAPED.sub(r"\1", quoted.group(1)) if quoted else text
     broken = text.startswith('"') and not quoted
     if broken or not 1 <= len(key) <= _KEY_MOST or not (key.isascii() and key.isprintable()):
-        raise Problem(
-            400, "idempotency-key-malformed", "The Idempotency-Key cannot be used",
-            f"The header Idempotency-Key is not 1 to {_KEY_MOST} printable ASCII characters, bare or in quotes. "
-            f"Nothing was enqueued. Send a UUID, for instance.",
-        )  # fmt: skip
+        raise _malformed(f"it is not 1 to {_KEY_MOST} printable ASCII characters, bare or in quotes")
     return key
+
+
+def _malformed(why: str) -> Problem:
+    text = f"The Idempotency-Key cannot be used: {why}. Nothing was enqueued. Send a UUID, for instance."
+    return Problem(400, "idempotency-key-malformed", "The Idempotency-Key cannot be used", text)
 
 
 def prepared(
@@ -91,7 +101,11 @@ def prepared(
         raise _at(_NAMES.get(error.setting, error.setting), of_error(error)) from error
     if key is not None:
         where, raw = request
-        spec.fingerprint = request_fingerprint(where, raw or b"{}")
+        try:
+            spec.fingerprint = request_fingerprint(where, raw or b"{}")
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            text = f"The body is not JSON that can be read: {error}. Nothing was enqueued."
+            raise Problem(400, "no-json", "The body is not JSON", text) from error
     return Prepared(spec)
 
 

@@ -9,36 +9,19 @@ import msgspec
 
 from fencepost.api.story import Found, Story
 from fencepost.job import JobRecord
-from fencepost.operate import Event, summary
-from fencepost.redact import redact, redact_json, redact_text
+from fencepost.operate import summary
+from fencepost.redact import redact_json
 from fencepost.states import State
 
-__all__ = ["event_json", "job_json", "line_json", "preview"]
+__all__ = ["job_json", "line_json", "preview"]
 
 _PREVIEW: Final = 200
-_DATA: Final = ("payload", "progress", "checkpoint", "result")
-_PROSE: Final = ("error", "reason", "cancel", "dedup", "idem")
 
 
 def job_json(found: Found, story: Story | None, hidden: Collection[str]) -> dict[str, Any]:
     """A job with all that is known of it. hidden: further names whose values are secret."""
     view, record = found.view, found.view.record
-    out = view.to_json()
-    for name in _DATA:
-        raw: bytes | None = getattr(record, name)
-        if raw:
-            out[name] = redact_json(raw, hidden)
-        else:
-            out.pop(name, None)
-    for name in _PROSE:
-        if out.get(name):
-            out[name] = redact_text(out[name], record.payload, hidden)
-    for name in ("steps", "outside"):
-        if kept := getattr(record, name):
-            opened = {key: redact_json(raw, hidden) for key, raw in kept.items()}
-            out[name] = redact(opened, hidden)
-    if record.other:
-        out["other"] = redact(record.other, hidden)
+    out = view.to_json(hidden)
     out["source"] = found.source
     if found.lost:
         out |= {"state": "lost", "last_known_state": record.state, "comes_back": record.durable}
@@ -47,7 +30,7 @@ def job_json(found: Found, story: Story | None, hidden: Collection[str]) -> dict
     if record.state == State.PROCESSING and found.source == "redis":
         out["lease"] = _lease(view.lease_left_ms)
     if story is not None:
-        out["history"] = [event_json(one, record.payload, hidden) for one in story.events]
+        out["history"] = [one.to_json(record.payload, hidden) for one in story.events]
         out["history_whole"] = story.whole
     return out
 
@@ -65,14 +48,6 @@ def _lease(left_ms: int | None) -> dict[str, Any]:
 
 def _s(ms: int) -> str:
     return f"{ms / 1000:.1f} s" if ms < 10_000 else f"{ms / 1000:.0f} s"
-
-
-def event_json(event: Event, payload: bytes, hidden: Collection[str]) -> dict[str, Any]:
-    """An event, as `fencepost job --history --json` shows it."""
-    out: dict[str, Any] = msgspec.to_builtins(event)
-    if event.reason:
-        out["reason"] = redact_text(event.reason, payload, hidden)
-    return out
 
 
 def line_json(record: JobRecord) -> dict[str, Any]:

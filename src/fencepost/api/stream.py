@@ -18,7 +18,6 @@ from starlette.types import Receive, Scope, Send
 
 from fencepost.api.follow import described_route, hidden_names
 from fencepost.api.service import Service
-from fencepost.api.shown import event_json
 from fencepost.api.story import MOVES, Found, Stories, ended_by, state_after
 from fencepost.api.tail import ENDS, Listener
 from fencepost.errors import JobNotFound, LedgerUnavailable, RedisUnavailable
@@ -173,7 +172,7 @@ class _Stream:
         assert self._found is not None
         self._sent.add((event.seq, event.at))
         self._last = _id(event)
-        data = event_json(event, self._found.view.record.payload, self._hidden)
+        data = event.to_json(self._found.view.record.payload, self._hidden)
         return format_sse_event(data_str=msgspec.json.encode(data).decode(), event=event.name, id=self._last)
 
 

@@ -25,6 +25,7 @@ from fencepost.handle import Job
 from fencepost.handler import Handler, Prepared
 from fencepost.idempotency import dedup_name, idempotency_name
 from fencepost.job import JobSpec
+from fencepost.redact import redact, redact_text, secrets_of
 
 __all__ = ["enqueue", "moment_of"]
 
@@ -53,11 +54,11 @@ def enqueue(session: Session, kind: str, pairs: tuple[str, ...], **options: Any)
     if pairs and options["json_args"] is not None:
         raise click.UsageError("Give NAME=VALUE pairs or --json-args, not both.")
     if options["raw"]:
-        spec = _raw(kind, _given(pairs, options["json_args"]), options)
-        accepted = session.app.enqueue_many_sync([Prepared(spec)])[0]
+        given = _given(pairs, options["json_args"])
+        accepted = session.app.enqueue_many_sync([Prepared(_raw(kind, given, options))])[0]
         if isinstance(accepted, FencepostError):
             raise accepted
-        return _answer(session, accepted, options["wait"])
+        return _answer(session, accepted, options["wait"], given)
     if not session.target:
         raise ConfigurationError(
             "app",
@@ -75,11 +76,16 @@ def enqueue(session: Session, kind: str, pairs: tuple[str, ...], **options: Any)
         idempotency_key=options["idempotency_key"],
         queue=options["queue"],
     )
-    arguments = _fitted(handler, pairs, options["json_args"])
-    return _answer(session, bound.enqueue_sync(**arguments), options["wait"])
+    given = _given(pairs, options["json_args"])
+    try:
+        arguments = _fitted(handler, pairs, options["json_args"])
+        accepted = bound.enqueue_sync(**arguments)
+    except ArgumentsRefused as error:  # a model's own check may quote what it was given
+        raise ArgumentsRefused(error.kind, error.path, redact_text(error.problem, given, session.hidden)) from None
+    return _answer(session, accepted, options["wait"], given)
 
 
-def _answer(session: Session, accepted: Job[Any], wait: str | None) -> int:
+def _answer(session: Session, accepted: Job[Any], wait: str | None, given: dict[str, Any]) -> int:
     told: dict[str, Any] = {
         "id": accepted.id,
         "state": accepted.state,
@@ -90,12 +96,15 @@ def _answer(session: Session, accepted: Job[Any], wait: str | None) -> int:
     error: FencepostError | None = None
     if wait:
         try:
-            told["result"] = accepted.result_sync(parse_duration_s(wait, "wait"))
+            found = accepted.result_sync(parse_duration_s(wait, "wait"))
+            told["result"] = redact(found, session.hidden, set(secrets_of(given, session.hidden)))
             told["state"] = "done"
         except (JobFailed, JobCancelled, ResultTimeout) as raised:
             error = raised
+            if isinstance(raised, JobFailed):
+                error = JobFailed(raised.job_id, raised.reason, redact_text(raised.error, given, session.hidden))
             told["state"] = {JobFailed: "failed", JobCancelled: "cancelled"}.get(type(raised), accepted.state)
-            told["error"] = str(raised)
+            told["error"] = str(error)
     if session.as_json:
         output.show_json(told)
     else:  # the id also where the result does not come

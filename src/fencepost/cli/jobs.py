@@ -89,16 +89,16 @@ def _shown(number: int | None) -> str:
 
 def show_job(session: Session, view: JobView) -> None:
     if session.as_json:
-        output.show_json(view.to_json())
+        output.show_json(view.to_json(session.hidden))
         return
-    data = view.to_json()
+    data = view.to_json(session.hidden)
     history = data.pop("history", [])
     times = ("created_at", "updated_at", "claimed_at", "due_at", "finished_at")
     pairs = [("id", data.pop("id"))]
     if view.record.nonce == "":
         data.pop("nonce", None)
     for name, value in data.items():
-        if name in ("now", "history_whole", "score") or value == {"base64": ""}:
+        if name in ("now", "history_whole", "score"):
             continue
         if name in times:
             value = f"{output.clock(value)} ({output.distance(value - view.now_ms)})"
@@ -108,10 +108,8 @@ def show_job(session: Session, view: JobView) -> None:
     output.fields(pairs)
     if history:
         output.say("")
-        rows = [
-            (output.clock(one.at), one.name, one.attempt, one.token, one.by, one.reason, one.resource)
-            for one in view.history
-        ]
+        shown = ("name", "attempt", "token", "by", "reason", "resource")
+        rows = [(output.clock(one["at"]), *(one.get(name) for name in shown)) for one in history]
         output.table(("at", "event", "attempt", "token", "by", "reason", "resource"), rows)
         if not view.whole:
             output.say("older events are not in the stream any more, or too far back")

@@ -18,6 +18,7 @@ from fencepost.errors import (
     RedisUnavailable,
     UnknownKind,
 )
+from fencepost.redact import redact_text
 
 __all__ = ["run"]
 
@@ -140,6 +141,6 @@ def code_of(error: FencepostError) -> int:
 
 
 def _told(text: str, code: int) -> int:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in redact_text(text).splitlines() if line.strip()]
     click.echo(f"fencepost: {' | '.join(lines)}", err=True)
     return code

@@ -19,6 +19,7 @@ from fencepost.keys import Keys
 from fencepost.operate import Operator, Plan
 from fencepost.operate.acts import local_actor
 from fencepost.operate.jobs import present
+from fencepost.redact import checked_names
 from fencepost.store import Store
 
 __all__ = ["Session", "connected", "load_app"]
@@ -48,6 +49,13 @@ class Session:
     def run(self, plan: Plan[T]) -> T:
         """Run an operator's plan."""
         return self.operator.run_sync(plan, GIVE_UP_S)
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """Names whose values are secret, beside the usual ones: the application's, and those of FENCEPOST_REDACT, for
+        commands that do not load the code."""
+        said = os.environ.get("FENCEPOST_REDACT", "").split(",")
+        return (*self.app.redact, *checked_names([name.strip() for name in said if name.strip()]))
 
     @property
     def longest_retention_s(self) -> float:

@@ -230,10 +230,13 @@ class Held(Protocol):
     def token(self) -> int: ...
     @property
     def nonce(self) -> str: ...
+    @property
+    def worker(self) -> str: ...
 
 
 class Claimed(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that this worker owns until its lease ends. token: the fencing token; pass it to what you write to."""
+    """A run that this worker owns until its lease ends. token: the fencing token; pass it to what you write to.
+    version: of the signature of its arguments. checkpoint: what an earlier attempt kept."""
 
     job_id: str
     token: int
@@ -245,8 +248,9 @@ class Claimed(msgspec.Struct, frozen=True, kw_only=True):
     crashes: int = 0
     resource: str | None = None
     checkpoint: Any = None
-    steps: dict[str, Any] = {}
+    version: int = 1
     lease_s: float = 0.0
+    worker: str = "unnamed"
 
 
 class Claims(msgspec.Struct, frozen=True):

@@ -80,8 +80,9 @@ class Following:
         if asked.isascii() and asked.isdecimal() and len(asked) < 7:
             pause_s = max(pause_s, float(asked))
         now_s = time.monotonic()
-        self._away_since_s = self._away_since_s or now_s
-        if now_s + pause_s > self._away_since_s + self._give_up_s:
+        if not self._away_since_s:  # it was there until now
+            self._away_since_s = now_s
+        elif now_s + pause_s > self._away_since_s + self._give_up_s:
             raise error
         self._wait_s = min(self._wait_s * 2, _LONGEST_WAIT_S)
         return pause_s

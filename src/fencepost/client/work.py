@@ -9,11 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from fencepost.client.answers import Claims, Held, Renewal, Settled
 from fencepost.client.calls import decoded
 from fencepost.client.sending import Call
 from fencepost.clock import uuid7
+from fencepost.codec import encode_result
 
 __all__ = ["checkpoint", "claim", "finish", "progress", "release", "renew", "retry"]
 
@@ -23,22 +25,34 @@ def claim(
     queues: Sequence[str],
     *,
     wanted: int = 1,
+    kinds: Sequence[str] | None = None,
     lease_s: float | None = None,
     wait_s: float = 0.0,
     claim_id: str | None = None,
 ) -> Call[Claims]:
-    """Take up to `wanted` runs; each is this worker's for lease_s seconds, unless it is renewed. wait_s: how long to
-    wait where there is none. claim_id: the same one again gets the same runs again; made if none is given."""
+    """Take up to `wanted` runs; each is this worker's for lease_s seconds, unless it is renewed.
+
+    kinds: those the worker knows; others are put back. wait_s: how long to wait where there is nothing to do. claim_id:
+    the same one again gets the same runs again; made if none is given.
+    """
     body: dict[str, Any] = {"worker": worker, "queues": list(queues), "wanted": wanted, "wait_s": wait_s}
     body["claim_id"] = claim_id or uuid7()
-    if lease_s is not None:
-        body["lease_s"] = lease_s
-    return Call("POST", "/v1/claims", decoded(Claims), body, repeatable=True, waits_s=wait_s)
+    for name, value in (("lease_s", lease_s), ("kinds", None if kinds is None else list(kinds))):
+        if value is not None:
+            body[name] = value
+
+    def claims(raw: bytes) -> Claims:
+        found = decoded(Claims)(raw)
+        return Claims([replace(run, worker=worker) for run in found.jobs], found.claim_id)
+
+    return Call("POST", "/v1/claims", claims, body, repeatable=True, waits_s=wait_s)
 
 
-def renew(worker: str, runs: Sequence[Held], *, lease_s: float | None = None) -> Call[list[Renewal]]:
-    """Keep the leases of runs. Returns what became of each, in order."""
-    body: dict[str, Any] = {"worker": worker, "runs": [_run(run) for run in runs]}
+def renew(runs: Sequence[Held], *, lease_s: float | None = None) -> Call[list[Renewal]]:
+    """Keep the leases of runs, all of one worker; every third of a lease. Returns what became of each, in order."""
+    body: dict[str, Any] = {"runs": [_proof(run) for run in runs]}
+    if runs:
+        body["worker"] = runs[0].worker
     if lease_s is not None:
         body["lease_s"] = lease_s
     return Call("POST", "/v1/renew", lambda raw: decoded(_Renewals)(raw).runs, body, repeatable=True)
@@ -49,8 +63,9 @@ class _Renewals(msgspec.Struct):
 
 
 def finish(run: Held, result: Any = None) -> Call[Settled]:
-    """End a run: its job is done. Raises StaleToken or LeaseExpired where it is not this worker's any more: drop it."""
-    return _about_run("finish", run, result=result)
+    """End a run: its job is done. Raises StaleToken or LeaseExpired where it is not this worker's any more: drop it;
+    ResultRefused for what JSON cannot hold."""
+    return _about_run("finish", run, result=msgspec.Raw(encode_result(result) or b"null"))
 
 
 def retry(
@@ -65,12 +80,12 @@ def retry(
 
 def checkpoint(run: Held, value: Any) -> Call[Settled]:
     """Keep a value, at most 64 KiB as JSON, for the next attempt. Raises as finish."""
-    return _about_run("checkpoint", run, value=value)
+    return _about_run("checkpoint", run, value=msgspec.Raw(encode_result(value) or b"null"))
 
 
-def progress(run: Held, progress: float, text: str = "") -> Call[Settled]:
+def progress(run: Held, fraction: float, text: str = "") -> Call[Settled]:
     """Say how far the run has come, from 0 to 1. Raises as finish."""
-    return _about_run("checkpoint", run, progress=progress, text=text)
+    return _about_run("checkpoint", run, progress=fraction, text=text)
 
 
 def release(run: Held, *, reason: str = "", delay_s: float = 0.0) -> Call[Settled]:
@@ -80,8 +95,9 @@ def release(run: Held, *, reason: str = "", delay_s: float = 0.0) -> Call[Settle
 
 def _about_run(verb: str, run: Held, **more: Any) -> Call[Settled]:
     about = {"job_id": run.job_id, "token": str(run.token), "verb": verb}
-    return Call("POST", f"/v1/{verb}", decoded(Settled), {**_run(run), **more}, repeatable=True, about=about)
+    body = {"worker": run.worker, **_proof(run), **more}
+    return Call("POST", f"/v1/{verb}", decoded(Settled), body, repeatable=True, about=about)
 
 
-def _run(run: Held) -> dict[str, str]:
+def _proof(run: Held) -> dict[str, str]:
     return {"job_id": run.job_id, "token": str(run.token), "nonce": run.nonce}

@@ -7,6 +7,7 @@ one without default, makes a waiting payload undecodable, which parks the job wi
 
 from __future__ import annotations
 
+import datetime
 import difflib
 import inspect
 import re
@@ -149,6 +150,9 @@ class ArgumentsCodec:
         definitions = whole.pop("$defs")
         schema: dict[str, Any] = definitions.pop("Arguments")
         schema["title"] = self.kind
+        for field in msgspec.structs.fields(self._struct):
+            if field.type is datetime.datetime:  # the codec takes aware ones only, of which msgspec need not know
+                schema["properties"][field.name]["format"] = "date-time"
         for name, default in self.defaults.items():
             try:
                 schema["properties"][name].setdefault("default", msgspec.to_builtins(default, enc_hook=enc_hook))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import reprlib
 import traceback
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -49,16 +50,19 @@ def encode_result(value: Any, kind: str = "") -> bytes | None:
     return raw
 
 
-def encode_result_safely(value: Any, kind: str = "") -> tuple[bytes | None, str | None]:
+def encode_result_safely(
+    value: Any, kind: str = "", clean: Callable[[str], str] = str
+) -> tuple[bytes | None, str | None]:
     """Return the result as JSON and None; or {"repr": …} and the problem, for the log. Never raises.
 
-    A result that cannot be stored must not fail the job: the work is done and would be done again.
+    A result that cannot be stored must not fail the job: the work is done and would be done again. clean: takes the
+    secrets out of a text, before it is cut.
     """
     try:
         return encode_result(value, kind), None
     except Exception as error:  # noqa: BLE001 - whatever it is, the job has succeeded
-        problem = _cut(_harmless(_say(error)), 2_000)
-    return msgspec.json.encode({"repr": _cut(_harmless(_describe(value)), 2_000)}), problem
+        problem = _cut(_harmless(clean(_say(error))), 2_000)
+    return msgspec.json.encode({"repr": _cut(_harmless(clean(_describe(value))), 2_000)}), problem
 
 
 def decode_result(raw: bytes | None) -> Any:
@@ -66,11 +70,11 @@ def decode_result(raw: bytes | None) -> Any:
     return None if raw is None else msgspec.json.decode(raw)
 
 
-def error_text(exc: BaseException, limit: int = 8 * 1024) -> str:
+def error_text(exc: BaseException, limit: int = 8 * 1024, clean: Callable[[str], str] = str) -> str:
     """Return class, message and the end of the traceback, of at most `limit` bytes of UTF-8. Never raises.
 
     Too long a text loses its middle: the head names the error, the tail the line. NUL and broken surrogates are
-    written as escapes, because no SQL text column takes them.
+    written as escapes, because no SQL text column takes them. clean: takes the secrets out of a text, before it is cut.
     """
     head = f"{_class_name(type(exc))}: {_say(exc)}"
     try:
@@ -78,6 +82,7 @@ def error_text(exc: BaseException, limit: int = 8 * 1024) -> str:
         tail = "".join(lines).rstrip()
     except BaseException:  # noqa: BLE001 - a hostile __str__ or __cause__; the head is enough
         tail = "(the traceback could not be written)"
+    head, tail = clean(head), clean(tail)
     return _cut(_harmless(_cut(_harmless(head), max(limit // 4, 100)) + "\n\n" + tail), limit)
 
 

@@ -38,16 +38,16 @@ def examination(
     """
     about = settings or settings_of(app)
     store = app.link.store
-    found = yield from server(store)
+    found, agreed = (yield from server(store)), kinds(app.handlers, about, app.redact)
     if any(one.level == "error" and one.check in ("role", "cluster") for one in found):
-        return found + kinds(app.handlers, about)  # the wrong server: what it says of the rest means nothing
+        return found + agreed  # the wrong server: what it says of the rest means nothing
     found += yield from scripts(store)
     if found[-1].level == "error":  # nothing else could be asked
-        return found + kinds(app.handlers, about)
+        return found + agreed
     found += yield from clock(store.keys)
     found += yield from standstill(store)
     found += yield from partitions(store)
-    found += kinds(app.handlers, about)
+    found += agreed
     seen = yield from workers(store.keys)
     found += served(app.handlers, about, {queue for one in seen if one.alive for queue in one.queues})
     if thorough:

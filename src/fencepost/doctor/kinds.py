@@ -6,12 +6,13 @@ Each rule is a relation between two settings that a person would set in differen
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.doctor.finding import Finding, WorkerSettings, bad, doubtful, fine
 from fencepost.handler import Handler
-from fencepost.resource import ResourceRule
+from fencepost.redact import is_secret
+from fencepost.resource import ResourceRule, ResourceTemplate
 from fencepost.retry import horizon_s
 
 if TYPE_CHECKING:
@@ -37,11 +38,11 @@ def settings_of(app: Fencepost) -> WorkerSettings:
     return WorkerSettings(lease_s=app.lease_s)
 
 
-def kinds(handlers: Handlers, about: WorkerSettings) -> list[Finding]:
-    """Check the worker's settings, each kind, and the kinds against each other."""
-    found = [*_worker(handlers, about), *_limits(handlers)]
+def kinds(handlers: Handlers, about: WorkerSettings, hidden: Collection[str] = ()) -> list[Finding]:
+    """Check the worker's settings, each kind, and the kinds against each other. hidden: as Fencepost(redact=…)."""
+    found = [*_worker(handlers, about), *_limits(handlers), *_remote(handlers, about)]
     for handler in handlers.values():
-        found += [*_times(handler, about), *_lifetimes(handler), *_waiting(handler)]
+        found += [*_times(handler, about), *_lifetimes(handler), *_waiting(handler), *_shown(handler, hidden)]
     if handlers and not any(one.level != "ok" for one in found):
         found.append(fine("kinds", f"the settings of {len(handlers)} kinds agree with each other"))
     return found
@@ -87,6 +88,18 @@ def _worker(handlers: Handlers, about: WorkerSettings) -> Iterator[Finding]:
         yield fine(
             "grace", f"runs of {_some(cut)} that outlast {about.grace_s:g} s at shutdown are handed back, uncharged"
         )
+
+
+def _remote(handlers: Handlers, about: WorkerSettings) -> Iterator[Finding]:
+    for handler in handlers.values():
+        if handler.settings.remote and handler.settings.queue in about.queues:
+            yield doubtful(
+                f"queue of {handler.kind}",
+                f"the work of {handler.kind} is done over HTTP, and this worker serves its queue "
+                f"{handler.settings.queue!r}: it takes such jobs from those who could do them and puts them back for "
+                "5 s",
+                "give the kinds of other languages queues of their own",
+            )
 
 
 def _times(handler: Handler[Any, Any], about: WorkerSettings) -> Iterator[Finding]:
@@ -158,6 +171,22 @@ def _waiting(handler: Handler[Any, Any]) -> Iterator[Finding]:
             "the holder could take with all its retries",
             'use a shorter time, or on_busy="wait"',
         )
+
+
+def _shown(handler: Handler[Any, Any], hidden: Collection[str]) -> Iterator[Finding]:
+    """Secrets in names: those of resources and dedup keys stand in keys of Redis, in lists and in logs."""
+    rule, dedup = handler.settings.resource, handler.settings.dedup
+    templates = [rule.template] if rule is not None and isinstance(rule.template, ResourceTemplate) else []
+    templates += [ResourceTemplate(dedup, "dedup")] if isinstance(dedup, str) else []
+    for template in templates:
+        for path in template.paths:
+            if any(is_secret(part, hidden) for part in re.split(r"[.\[\]]+", path)):
+                yield doubtful(
+                    f"names of {handler.kind}",
+                    f"{{{path}}} in {template.text!r} is a secret by its name, and names are shown: in keys of Redis, "
+                    "in lists, events and logs",
+                    "use an id instead, or a digest of the secret",
+                )
 
 
 def _limits(handlers: Handlers) -> Iterator[Finding]:

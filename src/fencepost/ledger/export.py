@@ -1,6 +1,7 @@
 """The events of a ledger as JSON lines or CSV, for auditors and for other programs. Streams, however many there are.
 
-What the events hold is all there is: names, ids, instants, tokens and reasons. Arguments and results of jobs are not.
+What the events hold is all there is: names, ids, instants, tokens and reasons. Arguments and results of jobs are not,
+and what a reason quotes of a secret is hidden.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from sqlalchemy import select
 
 from fencepost.errors import ConfigurationError
 from fencepost.ledger.book import Ledger
+from fencepost.redact import redact_text
 from fencepost.sql.tables import events
 
 __all__ = ["FIELDS", "FORMATS", "export"]
@@ -59,7 +61,10 @@ def export(
         if form == "csv":
             yield _csv_line(FIELDS)
         for row in rows:
-            yield _csv_line(row) if form == "csv" else msgspec.json.encode(dict(row._mapping)).decode()
+            told = dict(row._mapping)
+            if told["reason"]:
+                told["reason"] = redact_text(told["reason"])
+            yield _csv_line(told.values()) if form == "csv" else msgspec.json.encode(told).decode()
 
 
 def _csv_line(values: object) -> str:

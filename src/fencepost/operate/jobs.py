@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -11,6 +11,7 @@ from fencepost.errors import ConfigurationError, JobNotFound
 from fencepost.job import JobRecord
 from fencepost.keys import Keys, check_queue
 from fencepost.operate.plan import LOOKS, Place, Plan, View, after, cursor_of, look, place_of, text
+from fencepost.redact import redact_text
 from fencepost.states import State
 
 __all__ = ["Event", "JobView", "Page", "events_of", "history", "job", "jobs", "present", "records", "summary"]
@@ -57,6 +58,13 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str = ""
     resource: str = ""
 
+    def to_json(self, payload: bytes = b"", hidden: Collection[str] = ()) -> dict[str, Any]:
+        """The event to be shown, without the secrets of its job. payload: the arguments of the job."""
+        told: dict[str, Any] = msgspec.to_builtins(self)
+        if self.reason:
+            told["reason"] = redact_text(self.reason, payload, hidden)
+        return told
+
 
 class JobView(msgspec.Struct, frozen=True):
     """All that is known of a job. lease_left_ms: of its run, negative once it has run out. position: jobs that are
@@ -70,14 +78,15 @@ class JobView(msgspec.Struct, frozen=True):
     history: list[Event] = []
     whole: bool = False
 
-    def to_json(self) -> dict[str, Any]:
-        out = {"now": self.now_ms, **self.record.to_json()}
+    def to_json(self, hidden: Collection[str] = ()) -> dict[str, Any]:
+        """All of it to be shown, secrets hidden. hidden: further names whose values are secret."""
+        out = {"now": self.now_ms, **self.record.to_json(hidden)}
         if self.lease_left_ms is not None:
             out["lease_left_ms"] = self.lease_left_ms
         if self.position is not None:
             out["position"] = self.position
         if self.history:
-            out["history"] = msgspec.to_builtins(self.history)
+            out["history"] = [one.to_json(self.record.payload, hidden) for one in self.history]
             out["history_whole"] = self.whole
         return out
 
@@ -85,6 +94,9 @@ class JobView(msgspec.Struct, frozen=True):
 def summary(record: JobRecord) -> dict[str, Any]:
     """Return a line of a list as JSON: no payload, no result, only what is set."""
     out = {name: getattr(record, name) for name in _SHOWN}
+    for name in ("reason", "cancel"):
+        if out[name]:
+            out[name] = redact_text(out[name])
     return {name: value for name, value in out.items() if value not in (None, "")}
 
 

@@ -12,8 +12,10 @@ local ttl, limit, wait_ms = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[
 local key, slots, line, me = P .. 'lease:' .. nonce, P .. 'slots:' .. resource, P .. 'line:' .. resource, '@' .. nonce
 by = owner
 call('ZCARD', slots) call('ZCARD', line) call('ZCARD', LATER)
+local revoked
 local function held() -- what the answer is if this nonce has the place
   local l = call('HMGET', key, 'state', 'token')
+  revoked = l[1] == 'revoked'
   local till = l[1] == 'held' and call('ZSCORE', slots, me)
   return till and {'HELD', l[2], till}
 end
@@ -30,6 +32,7 @@ if call('ZCARD', slots) < limit and call('ZCARD', line) > 0 then hand_over(resou
 mine = held()
 if not mine and not call('ZSCORE', line, me) and call('ZCARD', slots) < limit and call('ZCARD', line) == 0 then
   local tok, till = mint(), now + ttl
+  if revoked then call('DEL', key) end -- an operator took it from this nonce, which comes anew
   call('HSET', key, 'state', 'held', 'resource', resource, 'owner', owner, 'ttl_ms', ttl, 'token', tok)
   call('PERSIST', key)
   call('ZADD', slots, till, me)
@@ -48,6 +51,7 @@ if call('ZADD', line, 'NX', int(us), me) == 1 then
   count('parked', '@lease')
   emit('parked', me, '', '', nonce, '', '', resource)
 end
+if revoked then call('DEL', key) end
 -- Written each time: a waiter that was silent for longer than its TTL and comes back keeps its place in the line.
 call('HSET', key, 'state', 'waiting', 'resource', resource, 'owner', owner, 'ttl_ms', ttl, 'limit', limit)
 call('PEXPIRE', key, 5000) -- a waiter shows itself once a second

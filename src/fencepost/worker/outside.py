@@ -87,7 +87,7 @@ class Outside:
         run_token = str(self._run.token)  # as text: programs that read numbers as doubles stay exact
         note: dict[str, Any] = {"state": state, "key": self.key, "attempt": self._run.attempt, "token": run_token}
         if state == "done" and self.result is not None:
-            raw, problem = encode_result_safely(self.result, self._run.kind)
+            raw, problem = encode_result_safely(self.result, self._run.kind, self._run.cleaned)
             note["result"] = msgspec.Raw(raw or b"null")
             if problem:
                 run = self._run

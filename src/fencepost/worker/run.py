@@ -13,6 +13,7 @@ from fencepost.clock import boottime_s
 from fencepost.codec import decode_result, encode_result
 from fencepost.errors import ArgumentsRefused, JobNotFound, LeaseExpired, LeaseLost, StaleToken
 from fencepost.link import Link
+from fencepost.redact import redact_text
 from fencepost.store import Answer, Claimed, RunKey
 from fencepost.worker.outside import Outside
 from fencepost.worker.progress import Coalesced
@@ -78,6 +79,10 @@ class Run:
         self.timeout_at_s = self.started_s + handler.settings.timeout_s
         self.told_at_s = self.reported_at_s = 0.0
         self.task: asyncio.Task[None] | None = None
+
+    def cleaned(self, text: str) -> str:
+        """A text about this run without the secrets of its arguments, to be stored or logged."""
+        return redact_text(text, self.claimed.payload, self._link.hidden)
 
     def __repr__(self) -> str:
         return f"<Run of {self.kind} {self.job_id}, attempt {self.attempt}, token {self.token}>"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import random
+from collections.abc import Collection
 from typing import Any, Final
 
 import msgspec
@@ -12,6 +13,7 @@ import msgspec
 from fencepost.codec import encode_result_safely, error_text, harmless_text
 from fencepost.errors import PayloadUndecodable, SectionRepeat
 from fencepost.log import emit
+from fencepost.redact import redact_text
 from fencepost.retry import Permanent, RetryPolicy, Snooze, decide
 from fencepost.store import Claimed, Outcome
 from fencepost.worker.run import GONE, Run
@@ -73,7 +75,7 @@ def of_value(run: Run, value: Any) -> Outcome:
         return of_error(
             run, Permanent(f"{run.kind} returned a {type(value).__name__} that nobody awaits; make it async")
         )
-    raw, problem = encode_result_safely(value, run.kind)
+    raw, problem = encode_result_safely(value, run.kind, run.cleaned)
     if problem:
         emit(_log, logging.WARNING, "result_replaced", job_id=run.job_id, kind=run.kind, problem=problem)
     return _outcome(run.claimed, "DONE", (raw or "",))
@@ -83,11 +85,12 @@ def of_error(run: Run, error: BaseException) -> Outcome:
     """The handler raised: retry or bury, as its policy says."""
     if isinstance(error, SectionRepeat) and _repeats.free(run.job_id):  # nothing is wrong: it is to be done again
         delay_ms = random.randint(_REPEAT_MS // 4, _REPEAT_MS)
-        emit(_log, logging.INFO, "section_repeated", job_id=run.job_id, kind=run.kind, cause=str(error)[:200])
+        cause = run.cleaned(str(error))[:200]
+        emit(_log, logging.INFO, "section_repeated", job_id=run.job_id, kind=run.kind, cause=cause)
         return _outcome(run.claimed, "RELEASE", (delay_ms, "section_repeat"))
     policy: RetryPolicy = run.handler.settings.retry
     verdict = decide(error, run.attempt, policy, random.random)
-    name, text = type(error).__name__, error_text(error)
+    name, text = type(error).__name__, error_text(error, clean=run.cleaned)  # before it is stored, and logged
     if verdict.word == "retry":
         emit(
             _log, logging.INFO, "retry_scheduled", job_id=run.job_id, kind=run.kind, attempt=run.attempt,
@@ -132,7 +135,11 @@ def of_unknown_kind(claimed: Claimed) -> Outcome:
     return _outcome(claimed, "RELEASE", (_UNKNOWN_KIND_DELAY_MS, "unknown_kind"))
 
 
-def of_undecodable(claimed: Claimed, error: PayloadUndecodable) -> Outcome:
-    """The payload does not fit the handler; trying again cannot help. The raw bytes stay with the job."""
+def of_undecodable(claimed: Claimed, error: PayloadUndecodable, hidden: Collection[str] = ()) -> Outcome:
+    """The payload does not fit the handler; trying again cannot help. The raw bytes stay with the job.
+
+    hidden: names whose values are secret, beside the usual ones.
+    """
     emit(_log, logging.ERROR, "failed", job_id=claimed.job_id, kind=claimed.kind, reason="decode_error")
-    return _outcome(claimed, "BURY", ("decode_error", type(error).__name__, harmless_text(str(error))))
+    text = harmless_text(redact_text(str(error), claimed.payload, hidden))
+    return _outcome(claimed, "BURY", ("decode_error", type(error).__name__, text))

@@ -225,13 +225,13 @@ class Worker:
     def start_run(self, claimed: Claimed, deadline_s: float) -> int:
         """Start the handler of a claimed job. Returns the slots it took: 0 where its outcome is known at once."""
         handler = self.app.handlers.get(claimed.kind)
-        if handler is None:
+        if handler is None or handler.settings.remote:
             self.outcomes.append(settle.of_unknown_kind(claimed))
             return 0
         try:
             arguments = handler.codec.decode(claimed.payload)
         except PayloadUndecodable as error:
-            self.outcomes.append(settle.of_undecodable(claimed, error))
+            self.outcomes.append(settle.of_undecodable(claimed, error, self.app.redact))
             return 0
         run = Run(claimed, handler, self.app.link, self.id, deadline_s, self.lease_s)
         assert self._loop is not None
