@@ -200,6 +200,7 @@ class Fencepost:
             if settings.kind in self.handlers:
                 raise ConfigurationError("kind", f"{settings.kind!r} is registered twice", "Give one another kind=….")
             handler: Handler[Any, Any] = Handler(function, settings, self._enqueuer)
+            handler.codec.hidden = self.redact
             self.handlers[settings.kind] = handler
             return handler
 

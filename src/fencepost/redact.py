@@ -41,6 +41,8 @@ _NO_SECRET: Final = frozenset(
     {"max", "min", "total", "prompt", "completion", "input", "output", "cached", "num", "page", "fencing"}
 )
 _PARTS: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+|[^\W\d_a-zA-Z]+")
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_.-]*")  # written alike everywhere
+_SLASHES: Final = r"\\{1,8}"
 _SHORTEST: Final = 4
 _DEEPEST: Final = 200
 
@@ -149,21 +151,39 @@ def _redacted(value: Any, more: tuple[str, ...], known: Collection[str], depth: 
 
 def _hidden_in(text: str, secrets: Iterable[str]) -> str:
     """The text without these secrets, in whatever way they may be written there."""
-    found = {shown for secret in set(secrets) for shown in _writings(secret) if shown in text}
-    if found:  # in one pass, the longest first: what was hidden is not looked at again
-        pattern = "|".join(re.escape(one) for one in sorted(found, key=len, reverse=True))
-        text = re.sub(pattern, HIDDEN, text)
+    there = {one for secret in set(secrets) for one in _writings(secret, text)}
+    if there:  # in one pass, the longest first: what was hidden is not looked at again
+        text = re.sub("|".join(sorted(there, key=len, reverse=True)), HIDDEN, text)
     for form, instead in _FORMS:
         text = form.sub(instead, text)
     return text
 
 
-def _writings(secret: str) -> set[str]:
-    """A secret as it is, as Python and JSON write it, and as a part of a URL."""
-    as_json = {json.dumps(secret, ensure_ascii=plain)[1:-1] for plain in (True, False)}
-    escaped = secret.encode("utf-8", "backslashreplace").decode()
-    in_url = {quote(secret, "", errors="replace"), quote_plus(secret, errors="replace")}
-    return {secret, escaped, repr(secret)[1:-1], ascii(secret)[1:-1]} | as_json | in_url
+def _writings(secret: str, text: str) -> Iterator[str]:
+    """Patterns of a secret as it may stand in the text: as it is, escaped by Python or JSON (more than once, where an
+    error quotes another), or as a part of a URL."""
+    if _PLAIN.fullmatch(secret):
+        if secret in text:
+            yield re.escape(secret)
+        return
+    pattern = "".join(_character(one) for one in secret)
+    if re.search(pattern, text):
+        yield pattern
+    for in_url in {quote(secret, "", errors="replace"), quote_plus(secret, errors="replace")}:
+        if in_url in text:
+            yield re.escape(in_url)
+
+
+def _character(one: str) -> str:
+    if one == "\\":
+        return _SLASHES
+    if one in "'\"":
+        return rf"\\{{0,8}}{one}"
+    if one.isascii() and one.isprintable():
+        return re.escape(one)
+    escaped = {one.encode("unicode_escape").decode(), json.dumps(one)[1:-1]}
+    ways = ["".join(_SLASHES if part == "\\" else re.escape(part) for part in way) for way in sorted(escaped)]
+    return f"(?:{'|'.join([re.escape(one), *ways])})"
 
 
 def _judged(name: str, more: tuple[str, ...]) -> bool:

@@ -141,6 +141,14 @@ def test_what_the_partition_keeps_of_its_pauses_is_read_as_far_as_it_can_be(line
     assert pauses(lines) == found
 
 
+def test_who_leaves_a_lease_that_was_revoked_learns_of_it_even_before_the_next_heartbeat(app, partition):
+    with app.lease("stock", ttl=60) as lease:
+        partition.revoke(f"@{lease.nonce}", str(lease.token))
+        assert partition.acquire("stock", "next")[0] == "HELD"
+    assert lease.lost == "stale"
+    assert partition.redis.zcard(partition.keys.slots("stock")) == 1
+
+
 # -- a worker -------------------------------------------------------------------------------------------------
 
 

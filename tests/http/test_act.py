@@ -6,7 +6,10 @@ import asyncio
 
 import pytest
 
+from fencepost.api import ApiSettings, asgi
 from fencepost.api.service import Caller, Service
+from fencepost.credentials import opened
+from tests.http.conftest import in_process
 
 BECAUSE = {"reason": "the provider is down"}
 
@@ -148,6 +151,17 @@ async def test_a_bulk_requeue_counts_first_and_then_does_what_it_counted(client,
     assert entries(partition)[-1][0] == "deploy-bot (k3j4aaaaaaaa)"
 
 
+async def test_a_bulk_purge_counts_first_and_then_forgets_what_it_counted(client, partition):
+    one, two = partition.put("failed").job_id, partition.put("failed", kind="sms").job_id
+    body = {**BECAUSE, "filter": {"kind": "sms", "reason": "permanent"}, "dry_run": True}
+    looked = (await client.post("/v1/dead/purge", json=body)).json()
+    assert (looked["verb"], looked["dry_run"], looked["matched"], looked["done"]) == ("purge", True, 1, 0)
+    assert partition.state(two) == "failed"
+    done = (await client.post("/v1/dead/purge", json={**body, "dry_run": False})).json()
+    assert (done["matched"], done["done"]) == (1, 1)
+    assert (partition.state(one), partition.state(two)) == ("failed", None)
+
+
 async def test_a_bulk_action_by_ids_tells_the_outcome_of_each(client, partition, named):
     failed, live = partition.put("failed").job_id, partition.put("processing").job_id
     answer = await client.post("/v1/dead/purge", json={**BECAUSE, "ids": [live, "nobody", failed]})
@@ -272,6 +286,21 @@ async def test_a_caller_without_the_scope_operate_is_not_served(client, partitio
     with pytest.raises(PermissionError):
         await client.post(path, json=BECAUSE)
     assert asked == ["operate"]
+
+
+async def test_a_credential_acts_under_its_own_name_and_only_with_the_scope(app, partition, new_token):
+    reader, bot = new_token("read", name="reader"), new_token("operate", name="deploy-bot")
+    path, job_id = "/v1/queues/default/pause", partition.job()
+    async with in_process(asgi(app, ApiSettings())) as client:
+        refused(await client.post(path, json=BECAUSE), 401, "unauthenticated")
+        told = entries(partition)
+        answer = await client.post(path, json=BECAUSE, headers={"Authorization": f"Bearer {reader}"})
+        assert refused(answer, 403, "forbidden")["scope"] == "operate"
+        assert entries(partition) == told
+        for done in (path, f"/v1/jobs/{job_id}/cancel"):
+            answer = await client.post(done, json=BECAUSE, headers={"Authorization": f"Bearer {bot}"})
+            assert answer.status_code == 200, answer.text
+            assert entries(partition)[-1][0] == f"deploy-bot ({opened(bot).id})"
 
 
 def test_the_document_describes_bodies_and_parameters_of_each_action(served):

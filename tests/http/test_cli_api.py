@@ -18,7 +18,6 @@ from typing import Any
 import httpx2
 import pytest
 
-from fencepost.cli import main
 from tests.edges.processes import WorkerProcess, after
 from tests.http.conftest import bearer
 from tests.support import raw_client, wait_until
@@ -216,9 +215,11 @@ def refuses(where: str) -> bool:
 
 @pytest.mark.slow
 def test_a_call_in_flight_ends_and_nobody_else_is_let_in(services, own):
+    """Also where a terminal and a wrapper both pass the signal on: two at once mean one."""
     one, where = services.listening("--no-auth", url=own.url)
     with Frozen(own, where) as call:
-        after(one.send(), 0.3)
+        one.send(signal.SIGINT)
+        after(one.send(signal.SIGINT), 0.3)
         wait_until(lambda: refuses(where))
         assert one.process.poll() is None
         call.thaw()
@@ -296,21 +297,15 @@ def test_what_a_killed_process_left_makes_way_and_a_living_one_does_not(services
 
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, url: str, namespace: str):
-    """The command in this process, for what is refused before it serves: `call(*options) -> (code, stderr)`."""
-    monkeypatch.setenv("FENCEPOST_REDIS_URL", url)
-    monkeypatch.setenv("FENCEPOST_NAMESPACE", namespace)
-    monkeypatch.delenv("FENCEPOST_APP", raising=False)
-    monkeypatch.chdir(tmp_path)
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+def call(tmp_path: Path, url: str, namespace: str) -> Callable[..., tuple[int, str]]:
+    """The command without an application, for what is refused before it serves: `call(*options) -> (code, stderr)`."""
+    env = {**os.environ, "FENCEPOST_REDIS_URL": url, "FENCEPOST_NAMESPACE": namespace}
+    env.pop("FENCEPOST_APP", None)
 
     def run(*options: str) -> tuple[int, str]:
-        try:
-            code = main(["api", *options])
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-        return code, capsys.readouterr().err
+        command = [sys.executable, "-m", "fencepost", "api", *options]
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=12)
+        return done.returncode, done.stderr
 
     return run
 

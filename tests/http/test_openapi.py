@@ -69,7 +69,8 @@ async def app(app):
     async def plain(
         at: dt.datetime, day: dt.date, key: uuid.UUID, raw: bytes, colour: Colour, how: Literal["a", "b"],
         pair: tuple[int, str], share: Annotated[float, msgspec.Meta(gt=0, lt=1.5)], anything: Any,
-        numbers: dict[str, int], flag: bool, step: Annotated[int, msgspec.Meta(multiple_of=7)], maybe: int | None = None,
+        numbers: dict[str, int], flag: bool, step: Annotated[int, msgspec.Meta(multiple_of=7)],
+        maybe: int | None = None,
     ) -> None: ...  # fmt: skip
 
     @app.job()

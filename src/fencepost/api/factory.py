@@ -12,7 +12,7 @@ from fastapi.exception_handlers import http_exception_handler
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from fencepost.api.openapi import secured
+from fencepost.api.openapi import completed, secured
 from fencepost.api.problems import Problem, rendered
 from fencepost.api.service import ProblemRoute, Service
 from fencepost.api.settings import ApiSettings
@@ -75,4 +75,5 @@ def _routes(service: Service) -> APIRouter:
     router = APIRouter(route_class=ProblemRoute)
     for part in _PARTS:
         importlib.import_module(f"fencepost.api.{part}").add_routes(router, service)
+    completed(router)
     return router

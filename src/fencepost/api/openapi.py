@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from fastapi.routing import APIRoute
 
 from fencepost.api.schemas import example_of, inlined
 from fencepost.errors import FencepostError
@@ -12,11 +13,20 @@ from fencepost.handler import Handler, Options
 from fencepost.resource import ResourceRule
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
+    from fastapi import APIRouter, FastAPI
 
     from fencepost.api.service import Service
 
-__all__ = ["batch_document", "described", "inlined", "kind_document", "kinds_document", "problems", "secured"]
+__all__ = [
+    "batch_document",
+    "completed",
+    "described",
+    "inlined",
+    "kind_document",
+    "kinds_document",
+    "problems",
+    "secured",
+]
 
 _PROBLEM: Final = {
     "type": "object",
@@ -209,6 +219,16 @@ def _example(handler: Handler[Any, Any], arguments: dict[str, Any]) -> dict[str,
     except FencepostError:
         return {}
     return {"example": {"args": args}}
+
+
+def completed(router: APIRouter) -> None:
+    """Add to each route that needs a token the problems that all of those can have, where it does not tell them."""
+    for route in router.routes:
+        if isinstance(route, APIRoute):
+            extra = route.openapi_extra or {}
+            if extra.get("security") != []:
+                shared = (400, 401, 403, 413, 415, 422, 429, 503) if "requestBody" in extra else (401, 403, 429, 503)
+                route.responses = {**problems(*shared), **route.responses}
 
 
 def secured(served: FastAPI) -> None:

@@ -208,6 +208,10 @@ PAGES: Final[dict[str, tuple[str, str]]] = {
         "This process already has as many event streams and long polls as it may (max_streams).",
         "Try again after Retry-After, or ask without `wait`. Close streams that nobody reads.",
     ),
+    "too-many-waiting": (
+        "This process already has as many claims that wait for a job as it may (max_streams).",
+        "Try again after Retry-After, or without `wait_s`. Nothing was claimed.",
+    ),
     "unauthenticated": (
         "The call has no credential, or one that is unknown, revoked or has run out.",
         "Send `Authorization: Bearer fp_…`. `fencepost token list` shows which there are, `token make` makes one.",
@@ -223,6 +227,10 @@ PAGES: Final[dict[str, tuple[str, str]]] = {
     "value-refused": (
         "A value is outside of what is allowed. The detail names it.",
         "Change the value. The same request fails again.",
+    ),
+    "value-too-large": (
+        "A checkpoint has more than 64 KiB as JSON.",
+        "Keep the data elsewhere, and its address in the checkpoint.",
     ),
 }  # fmt: skip
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -31,8 +33,9 @@ from fencepost.api.work_bodies import (
 )
 from fencepost.clock import boottime_s, new_nonce
 from fencepost.codec import encode_result, harmless_text
-from fencepost.errors import ArgumentsRefused, FencepostError, JobNotFound, LeaseExpired, StaleToken
+from fencepost.errors import FencepostError, JobNotFound, LeaseExpired, StaleToken
 from fencepost.keys import check_queue
+from fencepost.redact import redact_text
 from fencepost.retry import Permanent, Retry, RetryPolicy, decide
 from fencepost.store import Answer, Claimed, Outcome, RunKey
 from fencepost.store import Request as Asked
@@ -41,7 +44,7 @@ __all__ = ["add_routes"]
 
 _SMALL: Final = 64 * 1024
 _LONGEST_SILENCE_S: Final = 1.0
-_ERROR_CLASS: Final = re.compile(r"[^\W\d][\w.$:]{0,199}")
+_LANES: Final = 16
 _UNKNOWN_KIND_MS: Final = 5_000
 
 
@@ -81,7 +84,7 @@ class _Working:
         worker = _worker_of(caller, body.worker)
         lease_ms = self._lease_ms if body.lease_s is None else round(body.lease_s * 1000)
         claim_id = body.claim_id or new_nonce()
-        asked = _asked(request, body, worker, claim_id, lease_ms)
+        asked = self._asked(request, body, worker, claim_id, lease_ms)
         if body.wait_s and self._waiting >= self._service.settings.max_streams:
             text = "As many calls wait as this service allows. Nothing was claimed. Ask again later, or without wait_s."
             raise Problem(503, "too-many-waiting", "Too many calls wait", text, headers={"Retry-After": "1"})
@@ -107,7 +110,7 @@ class _Working:
         stopping = asyncio.create_task(self._service.stopping.wait())
         try:
             while True:
-                served = await self._link.asynchronous.run(self._store.claim(asked))
+                served = await self._link.asynchronous.run(self._store.claim(await self._noted(asked)))
                 left_s = until_s - boottime_s()
                 if served.jobs or left_s <= 0 or gone.done() or stopping.done():
                     return served.jobs
@@ -118,8 +121,29 @@ class _Working:
                 if not bell.done():
                     bell.cancel()
                 await asyncio.gather(bell, return_exceptions=True)
+                if gone.done():
+                    return []
         finally:
             stopping.cancel()
+
+    async def _noted(self, asked: Asked) -> Asked:
+        """Return the claim to send; where its lease is not the application's, the worker is noted in a call before.
+
+        With the note goes the lease by which the partition measures the grace after an outage. One caller with a lease
+        of a second must not take that grace from all others, nor one with an hour prolong it.
+        """
+        if asked.lease_ms == self._lease_ms:
+            return asked
+        await self._link.asynchronous.run(self._store.claim(replace(asked, wanted=0, lease_ms=self._lease_ms)))
+        return replace(asked, upkeep="")
+
+    def _asked(self, request: Request, body: ClaimBody, worker: str, claim_id: str, lease_ms: int) -> Asked:
+        queues = tuple((check_queue(queue), body.wanted) for queue in dict.fromkeys(body.queues))
+        client = request.scope.get("client")
+        about = {"host": client[0] if client else "", "pid": 0, "queues": [name for name, _ in queues], "over": "http"}
+        # A lane remembers its newest claim. Threads of one worker claim side by side: each claim has its lane.
+        lane = f"http{zlib.crc32(claim_id.encode()) % _LANES}"
+        return Asked(worker, lane, claim_id, body.wanted, lease_ms, msgspec.json.encode(about).decode(), queues)
 
     async def _hand_back(self, jobs: Sequence[Claimed], worker: str, why: str, delay_ms: int) -> None:
         outcomes = [Outcome(job.job_id, job.token, job.nonce, "RELEASE", (delay_ms, why)) for job in jobs]
@@ -157,21 +181,20 @@ class _Working:
         record = await self._link.asynchronous.run(self._store.job(body.job_id))
         if record is None:
             raise JobNotFound(body.job_id)
-        name, text = body.error.kind, harmless_text(body.error.message)
-        if not _ERROR_CLASS.fullmatch(name):
-            raise ArgumentsRefused(record.kind, "error.class", f"{name[:40]!a} is not the name of a class")
+        said = redact_text(body.error.message, record.payload, self._service.app.redact)  # before it is stored
+        name, text = _class_of(body), harmless_text(said)
         handler = self._service.app.handlers.get(record.kind)
         policy = RetryPolicy() if handler is None else handler.settings.retry
         verdict = decide(_judged(body, policy), record.attempts, policy, random.random)
-        if verdict.word == "retry":
+        known = record.settled == f"{body.nonce} RETRY"  # told before: attempts since then do not change what it was
+        if verdict.word == "retry" or known:
             replayed = await self._settle(caller, body, "RETRY", (verdict.delay_ms, name, text))
         else:
             replayed = await self._settle(caller, body, "BURY", (verdict.reason, name, text))
         state = await self._state(body.job_id)
-        delay_s = verdict.delay_ms / 1000 if verdict.word == "retry" and not replayed else None
-        return self._service.json(
-            {"state": state, "replayed": replayed, "delay_s": delay_s, "reason": verdict.reason}
-        )  # fmt: skip
+        delay_s = verdict.delay_ms / 1000 if state in ("scheduled", "queued") and not replayed else None
+        reason = verdict.reason if state == "failed" else ""
+        return self._service.json({"state": state, "replayed": replayed, "delay_s": delay_s, "reason": reason})
 
     async def release(self, request: Request) -> Response:
         caller = await self._service.admit(request, "work")
@@ -233,13 +256,6 @@ def _worker_of(caller: Caller, name: str) -> str:
     return f"http-{caller.id or 'local'}-{name}"
 
 
-def _asked(request: Request, body: ClaimBody, worker: str, claim_id: str, lease_ms: int) -> Asked:
-    queues = tuple((check_queue(queue), body.wanted) for queue in dict.fromkeys(body.queues))
-    client = request.scope.get("client")
-    about = {"host": client[0] if client else "", "pid": 0, "queues": [name for name, _ in queues], "over": "http"}
-    return Asked(worker, "http", claim_id, body.wanted, lease_ms, msgspec.json.encode(about).decode(), queues)
-
-
 async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
@@ -266,6 +282,11 @@ def _renewed(run: RunKey, answer: Answer) -> dict[str, Any]:
     return out
 
 
+def _class_of(body: RetryBody) -> str:
+    """The error's class as the other language calls it, on one line: a report is not refused for its wording."""
+    return harmless_text("".join(one if one.isprintable() else " " for one in body.error.kind), 200)
+
+
 class _Foreign(Exception):
     """An error of a worker in another language."""
 
@@ -277,6 +298,8 @@ def _judged(body: RetryBody, policy: RetryPolicy) -> BaseException:
     if body.after_s is not None:
         return Retry(after=body.after_s)
     last = re.split(r"[.:$]+", body.error.kind)[-1]
-    if last in {one.__name__ for one in policy.permanent} - {one.__name__ for one in policy.transient}:
+    if last in {one.__name__ for one in policy.transient}:
+        return Retry()
+    if last in {one.__name__ for one in policy.permanent}:
         return Permanent(body.error.message)
     return _Foreign(body.error.message)

@@ -77,11 +77,7 @@ def enqueue(session: Session, kind: str, pairs: tuple[str, ...], **options: Any)
         queue=options["queue"],
     )
     given = _given(pairs, options["json_args"])
-    try:
-        arguments = _fitted(handler, pairs, options["json_args"])
-        accepted = bound.enqueue_sync(**arguments)
-    except ArgumentsRefused as error:  # a model's own check may quote what it was given
-        raise ArgumentsRefused(error.kind, error.path, redact_text(error.problem, given, session.hidden)) from None
+    accepted = bound.enqueue_sync(**_fitted(handler, pairs, options["json_args"]))
     return _answer(session, accepted, options["wait"], given)
 
 

@@ -20,6 +20,7 @@ from typing import Any, Final
 import msgspec
 
 from fencepost.errors import ArgumentsRefused, ConfigurationError, PayloadUndecodable
+from fencepost.redact import redact_text
 
 from .checks import INT_MAX, INT_MIN, Problem, enc_hook, find_change, find_unsafe, is_model
 
@@ -48,6 +49,8 @@ class ArgumentsCodec:
         self.takes_run = bool(parameters) and _is_run(parameters[0])
         if self.takes_run:
             parameters = parameters[1:]
+        self.hidden: tuple[str, ...] = ()
+        """Names whose values no error may quote, beside the usual ones."""
         self.names: tuple[str, ...] = tuple(parameter.name for parameter in parameters)
         self.defaults: dict[str, Any] = {p.name: p.default for p in parameters if p.default is not p.empty}
         """The handler's own defaults, for templates that name a parameter the caller left out."""
@@ -125,7 +128,8 @@ class ArgumentsCodec:
             decoded = self._decode(raw)
         except Exception as error:  # hooks may raise anything; the payload is at fault in every case
             problem = _problem_of(error)
-            text = f"`{problem.path}`: {problem.text}" if problem.path else problem.text
+            said = redact_text(problem.text, bytes(raw), self.hidden)
+            text = f"`{problem.path}`: {said}" if problem.path else said
             raise PayloadUndecodable(self.kind, text, bytes(raw)) from error
         return {name: value for name in self.names if (value := getattr(decoded, name)) is not _UNSET}
 
@@ -163,7 +167,7 @@ class ArgumentsCodec:
     def _compare(self, name: str, given: Any, arrived: Any) -> None:
         problem = find_unsafe(given, name) or find_unsafe(arrived, name) or find_change(given, arrived, name)
         if problem:
-            raise ArgumentsRefused(self.kind, problem.path, problem.text)
+            raise ArgumentsRefused(self.kind, problem.path, redact_text(problem.text, {name: given}, self.hidden))
 
     def _refusal(self, arguments: dict[str, Any], error: Exception) -> ArgumentsRefused:
         """Say it in our words where they are better than the codec's: `null` was given as NaN, for instance."""
@@ -178,7 +182,8 @@ class ArgumentsCodec:
                     self.kind, name, f"it is missing; the handler is {self.kind}{self.signature_text}"
                 )
         problem = find_unsafe(arguments, "") or _problem_of(error)
-        return ArgumentsRefused(self.kind, problem.path, problem.text)
+        # A model's own check may quote what it was given.
+        return ArgumentsRefused(self.kind, problem.path, redact_text(problem.text, arguments, self.hidden))
 
     def _parameters(self, handler: Callable[..., Any]) -> list[inspect.Parameter]:
         parameters = list(_signature(handler).parameters.values())

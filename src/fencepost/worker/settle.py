@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import logging
 import random
-from collections.abc import Collection
 from typing import Any, Final
 
 import msgspec
@@ -13,7 +12,6 @@ import msgspec
 from fencepost.codec import encode_result_safely, error_text, harmless_text
 from fencepost.errors import PayloadUndecodable, SectionRepeat
 from fencepost.log import emit
-from fencepost.redact import redact_text
 from fencepost.retry import Permanent, RetryPolicy, Snooze, decide
 from fencepost.store import Claimed, Outcome
 from fencepost.worker.run import GONE, Run
@@ -135,11 +133,7 @@ def of_unknown_kind(claimed: Claimed) -> Outcome:
     return _outcome(claimed, "RELEASE", (_UNKNOWN_KIND_DELAY_MS, "unknown_kind"))
 
 
-def of_undecodable(claimed: Claimed, error: PayloadUndecodable, hidden: Collection[str] = ()) -> Outcome:
-    """The payload does not fit the handler; trying again cannot help. The raw bytes stay with the job.
-
-    hidden: names whose values are secret, beside the usual ones.
-    """
+def of_undecodable(claimed: Claimed, error: PayloadUndecodable) -> Outcome:
+    """The payload does not fit the handler; trying again cannot help. The raw bytes stay with the job."""
     emit(_log, logging.ERROR, "failed", job_id=claimed.job_id, kind=claimed.kind, reason="decode_error")
-    text = harmless_text(redact_text(str(error), claimed.payload, hidden))
-    return _outcome(claimed, "BURY", ("decode_error", type(error).__name__, text))
+    return _outcome(claimed, "BURY", ("decode_error", type(error).__name__, harmless_text(str(error))))

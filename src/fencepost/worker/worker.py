@@ -231,7 +231,7 @@ class Worker:
         try:
             arguments = handler.codec.decode(claimed.payload)
         except PayloadUndecodable as error:
-            self.outcomes.append(settle.of_undecodable(claimed, error, self.app.redact))
+            self.outcomes.append(settle.of_undecodable(claimed, error))
             return 0
         run = Run(claimed, handler, self.app.link, self.id, deadline_s, self.lease_s)
         assert self._loop is not None
