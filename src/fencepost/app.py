@@ -170,31 +170,28 @@ class Fencepost:
         version: of the signature. max_crashes: how often its worker may die before the job is buried as poison.
         durability: "ledger" writes a job into SQL before its caller has an answer, so that no loss of Redis loses it.
         idempotency: "required" refuses a request over HTTP that has no Idempotency-Key. caller_resource: an enqueue may
-        name the resource itself, options(resource=…). remote: a worker in another language does the work, over HTTP; the
-        function only says what the arguments are. The first parameter may be `run: Run`. Raises ConfigurationError.
+        name the resource itself, options(resource=…). remote: a worker in another language does the work
+        over HTTP; the function only says what the arguments are. The first parameter may be `run: Run`. Raises ConfigurationError.
         """
-
         if function is not None:
             raise ConfigurationError("app.job", "it stands above the function without parentheses", "Write @app.job().")
 
+        return self._registering(
+            kind,
+            {
+                "queue": queue, "resource": _rule(resource, limit, on_busy, ordered, when_redis_away),
+                "timeout_s": parse_duration_s(timeout, "timeout"), "retry": retry or RetryPolicy(), "dedup": dedup,
+                "priority": priority, "version": version, "max_crashes": max_crashes,
+                "retention_s": parse_duration_s(retention, "retention"),
+                "failed_retention_s": parse_duration_s(failed_retention, "failed_retention"),
+                "durable": durable_by(durability), "idempotency": idempotency, "caller_resource": caller_resource,
+                "remote": remote,
+            },
+        )  # fmt: skip
+
+    def _registering(self, kind: str | None, declared: dict[str, Any]) -> _Decorator:
         def register(function: Callable[..., Any]) -> Handler[Any, Any]:
-            settings = HandlerSettings(
-                kind=kind or str(getattr(function, "__name__", "")),
-                queue=queue,
-                resource=_rule(resource, limit, on_busy, ordered, when_redis_away),
-                timeout_s=parse_duration_s(timeout, "timeout"),
-                retry=retry or RetryPolicy(),
-                dedup=dedup,
-                priority=priority,
-                version=version,
-                max_crashes=max_crashes,
-                retention_s=parse_duration_s(retention, "retention"),
-                failed_retention_s=parse_duration_s(failed_retention, "failed_retention"),
-                durable=durable_by(durability),
-                idempotency=idempotency,
-                caller_resource=caller_resource,
-                remote=remote,
-            )
+            settings = HandlerSettings(kind=kind or str(getattr(function, "__name__", "")), **declared)
             if settings.durable and self.ledger_url is None:
                 raise ConfigurationError("durability", "the application has no ledger", 'Write Fencepost(ledger="…").')
             if settings.kind in self.handlers:

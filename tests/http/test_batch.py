@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,7 @@ def slugs(told):
 
 async def test_outcomes_come_in_the_order_of_the_items_and_a_bad_one_keeps_no_other_out(app, client, redis):
     """report: janbjorge/pgqueuer#678, taskforcesh/bullmq#3451"""
-    items = [{"kind": "add", "args": {"a": n}} for n in range(100)]
+    items: list[Any] = [{"kind": "add", "args": {"a": n}} for n in range(100)]
     items[10] = {"kind": "book", "args": {"sku": "one"}}
     items[40] = {"kind": "book", "args": {"sku": "one"}}  # a duplicate
     items[50] = {"kind": "note", "args": {"text": "x" * 70_000}}  # too large
@@ -78,7 +79,7 @@ async def test_outcomes_come_in_the_order_of_the_items_and_a_bad_one_keeps_no_ot
 
 
 async def test_without_a_key_of_the_batch_the_items_may_bring_their_own(client, redis):
-    items = [{"kind": "invoice", "args": {"order": n}, "idempotency_key": f"order-{n}"} for n in range(3)]
+    items: list[Any] = [{"kind": "invoice", "args": {"order": n}, "idempotency_key": f"order-{n}"} for n in range(3)]
     first = (await client.post("/v1/jobs/batch", json={"jobs": items})).json()
     assert first["accepted"] == 3
     items.reverse()
@@ -173,7 +174,7 @@ async def test_a_full_queue_refuses_the_items_that_have_no_room(url, namespace):
 async def test_a_batch_whose_connection_is_cut_adds_nothing_and_its_repeat_everything_once(app, live, redis):
     """report: taskforcesh/bullmq#3451"""
     host, _, port = live.url.removeprefix("http://").partition(":")
-    body = b'{"jobs":[' + b",".join(b'{"kind":"add","args":{"a":%d}}' % n for n in range(100)) + b"]}"
+    body: bytes = b'{"jobs":[' + b",".join(b'{"kind":"add","args":{"a":%d}}' % n for n in range(100)) + b"]}"
     head = (
         f"POST /v1/jobs/batch HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
         f"Idempotency-Key: cut\r\nContent-Length: {len(body)}\r\n\r\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 import pytest
@@ -19,7 +19,7 @@ from fencepost.api import ApiSettings
 
 PARTS = 12
 """Of the document, so that each test stays within its time."""
-EXAMPLES = 10
+EXAMPLES = 6
 
 load_all_checks()
 ANSWERS = [
@@ -79,7 +79,7 @@ def call(live, new_token):
 def operations(served):
     """All operations of the document, by method and path."""
     schema = schemathesis.openapi.from_dict(served.openapi())
-    every: list[Any] = [one.ok() for one in schema.get_all_operations()]
+    every: list[Any] = [result.ok() for result in cast("Any", schema.get_all_operations())]
     found = {f"{one.method.upper()} {one.path}": one for one in every}
     assert len(found) > 25
     return found
@@ -115,6 +115,7 @@ def test_a_call_that_does_not_fit_the_document_is_refused_and_breaks_nothing(ope
 
 
 _BODY = st.binary(max_size=60) | st.text(max_size=60).map(str.encode)
+_KEY = st.text(st.characters(min_codepoint=32, max_codepoint=255, exclude_characters="\x7f"), max_size=20)
 _MEMBERS = {"args": _BODY, "delay": _BODY, "run_at": _BODY, "priority": _BODY, "dedup": _BODY, "more": _BODY}
 _OBJECT = st.fixed_dictionaries({}, optional=_MEMBERS).map(
     lambda parts: b"{" + b",".join(b'"%s":%s' % (name.encode(), raw) for name, raw in parts.items()) + b"}"
@@ -126,10 +127,10 @@ _OBJECT = st.fixed_dictionaries({}, optional=_MEMBERS).map(
 def test_any_bytes_at_all_are_accepted_or_refused(live, new_token, path):
     headers = {"Authorization": f"Bearer {new_token('enqueue:*')}", "Content-Type": "application/json"}
 
-    @settings(max_examples=60, deadline=None, database=None)
-    @given(body=_BODY | _OBJECT | _OBJECT.map(lambda raw: b'{"jobs":[%s]}' % raw), key=st.binary(max_size=20))
+    @settings(max_examples=40, deadline=None, database=None)
+    @given(body=_BODY | _OBJECT | _OBJECT.map(lambda raw: b'{"jobs":[%s]}' % raw), key=_KEY)
     def one(body, key):
-        named = headers | {"Idempotency-Key": key.translate(None, b"\0\r\n").strip()}
+        named: dict[str, Any] = headers | {"Idempotency-Key": key.encode("latin-1").strip()}
         answer = client.post(path, content=body, headers=named)
         assert answer.status_code in (200, 202, 400, 422), answer.text
 

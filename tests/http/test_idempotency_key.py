@@ -205,6 +205,7 @@ async def test_a_job_that_redis_has_forgotten_is_told_from_the_ledger(url, names
     async with in_process(asgi(app, ApiSettings(auth="off"))) as client:
         job_id = (await post(client)).json()["id"]
         await work_off(app, books=False)
+        assert app.ledger is not None
         Archiver(app.ledger, partition.store, partition.driver).copy_all()
         partition.redis.delete(partition.keys.job(job_id))
         again = await post(client)

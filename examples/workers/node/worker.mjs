@@ -51,9 +51,11 @@ class Refused extends Error {
 
 const log = (event, fields = {}) => console.log(JSON.stringify({ event, worker: WORKER, ...fields }));
 
-async function call(path, body, signal) {
+async function call(path, body, { signal, timeout = 30_000 } = {}) {
   const headers = { 'Content-Type': 'application/json', ...(TOKEN && { Authorization: `Bearer ${TOKEN}` }) };
-  const answer = await fetch(API + path, { method: 'POST', headers, body: JSON.stringify(body), signal });
+  const patience = AbortSignal.timeout(timeout); // a service that hangs must not hang us
+  const until = signal ? AbortSignal.any([signal, patience]) : patience;
+  const answer = await fetch(API + path, { method: 'POST', headers, body: JSON.stringify(body), signal: until });
   const text = await answer.text();
   if (answer.ok) return JSON.parse(text);
   let problem = { status: answer.status, title: text.slice(0, 200) };
@@ -67,7 +69,7 @@ async function call(path, body, signal) {
 async function insist(path, body, goOn = () => true, signal = undefined) {
   for (let wait = 100; ; wait = Math.min(wait * 2, 5_000)) {
     try {
-      return await call(path, body, signal);
+      return await call(path, body, { signal });
     } catch (error) {
       if (error instanceof Refused && ![429, 502, 503, 504].includes(error.problem.status)) throw error;
       if (!goOn()) throw error;
@@ -80,9 +82,13 @@ class Run {
   constructor(job, claimedAt) {
     this.job = job;
     this.key = { job_id: job.job_id, token: job.token, nonce: job.nonce };
-    this.until = claimedAt + job.lease_s * 900; // ms; less a tenth for drift, from before the claim was sent
+    this.prolong(claimedAt);
     this.stop = new AbortController();
     this.signal = this.stop.signal;
+  }
+  /** The lease counts from before the call that gave it was sent, less a tenth for clocks that drift. */
+  prolong(sentAt) {
+    this.until = sentAt + LEASE_S * 900;
   }
   get ours() {
     return performance.now() < this.until;
@@ -92,6 +98,8 @@ class Run {
   }
 }
 
+/** Why a run was stopped, where it is not ours any more. After "cancel" and "shutdown" it still is. */
+const LOST = new Set(['stale', 'expired', 'gone', 'deadline']);
 const runs = new Map(); // nonce -> Run
 const asking = new AbortController(); // the claim that waits for jobs
 let stopping = false;
@@ -108,6 +116,9 @@ async function work(run) {
       const result = await handler(job.args ?? {}, run);
       end = ['/v1/finish', { ...run.key, worker: WORKER, result: result ?? null }];
     } catch (error) {
+      if (LOST.has(run.signal.reason)) {
+        return log('lost', { ...run.key, why: run.signal.reason }); // there is nothing to report: the job goes on elsewhere
+      }
       if (run.signal.reason === 'shutdown') {
         end = ['/v1/release', { ...run.key, worker: WORKER, reason: 'shutdown' }];
       } else {
@@ -132,9 +143,10 @@ async function heartbeat() {
     if (!mine.length) continue;
     const sentAt = performance.now();
     try {
-      const answer = await call('/v1/renew', { worker: WORKER, lease_s: LEASE_S, runs: mine.map((run) => run.key) });
+      const body = { worker: WORKER, lease_s: LEASE_S, runs: mine.map((run) => run.key) };
+      const answer = await call('/v1/renew', body, { timeout: (LEASE_S * 1000) / 3 });
       answer.runs.forEach(({ outcome, ...why }, i) => {
-        if (outcome === 'ok' || outcome === 'cancel') mine[i].until = sentAt + LEASE_S * 900;
+        if (outcome === 'ok' || outcome === 'cancel') mine[i].prolong(sentAt);
         if (outcome !== 'ok') {
           log('stop', { ...mine[i].key, outcome, ...why });
           mine[i].stop.abort(outcome);
@@ -143,7 +155,7 @@ async function heartbeat() {
     } catch (error) {
       log('renew_failed', { problem: error.problem ?? String(error) });
     }
-    for (const run of mine) if (!run.ours) run.stop.abort('deadline');
+    for (const run of runs.values()) if (!run.ours) run.stop.abort('deadline');
   }
 }
 

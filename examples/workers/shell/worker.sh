@@ -23,12 +23,16 @@ do_nap() { sleep "$(jq -r '.seconds // 1')" && echo '"rested"'; }
 kinds=$(declare -F | sed -n 's/^declare -f do_//p' | jq -Rnc '[inputs]')
 log() { jq -nc --arg event "$1" --arg worker "$WORKER" --argjson more "${2:-{\}}" '{$event, $worker} + $more'; }
 
-# call PATH BODY: the answer's body on the output; 0 = done, 1 = refused, 2 = no answer, or ask again later.
+# Milliseconds. A lease counts from before the call that gave it was sent, less a tenth for clocks that drift.
+now() { echo "${EPOCHREALTIME//[!0-9]/}" | sed 's/...$//'; }
+deadline() { jq -n "($1 + $LEASE_S * 900) | floor"; }
+
+# call PATH BODY [SECONDS]: the answer's body on the output; 0 = done, 1 = refused, 2 = no answer, or ask again later.
 call() {
-	local status
-	status=$(curl -sS --max-time 40 -o "$scratch/answer" -w '%{http_code}' -X POST "$API$1" -H 'Content-Type: application/json' \
+	local status body=$scratch/answer.$BASHPID # the keeper calls at the same time
+	status=$(curl -sS --max-time "${3:-30}" -o "$body" -w '%{http_code}' -X POST "$API$1" -H 'Content-Type: application/json' \
 		${TOKEN:+-H "Authorization: Bearer $TOKEN"} --data-binary "$2" 2>"$scratch/error") || return 2
-	cat "$scratch/answer"
+	cat "$body"
 	case $status in 2??) return 0 ;; 429 | 502 | 503 | 504) return 2 ;; *) return 1 ;; esac
 }
 
@@ -44,18 +48,28 @@ insist() {
 	done
 }
 
-# Renew the lease every third of it. A run that is not ours any more is stopped.
+# Renew the lease every third of it. A run that is not ours any more is stopped, with all programs it has started; so is
+# one that may be lost because the service gave no answer.
 keep() {
-	local run=$1 work=$2 answer outcome body
+	local run=$1 work=$2 until=$3 answer outcome body third sent_at
+	third=$(jq -n "$LEASE_S / 3")
 	body=$(jq -nc --argjson run "$run" --arg worker "$WORKER" --argjson lease_s "$LEASE_S" '{$worker, $lease_s, runs: [$run]}')
-	while sleep "$(jq -n "$LEASE_S / 3")" && kill -0 "$work" 2>/dev/null; do
-		answer=$(call /v1/renew "$body") || continue
-		outcome=$(jq -r '.runs[0].outcome' <<<"$answer")
-		if [[ $outcome != ok ]]; then
-			log stop "$(jq -c --argjson run "$run" '$run + .runs[0]' <<<"$answer")" >&2
-			kill "$work" 2>/dev/null
-			return
+	while sleep "$third" && kill -0 "$work" 2>/dev/null; do
+		sent_at=$(now)
+		if answer=$(call /v1/renew "$body" "$third"); then
+			outcome=$(jq -r '.runs[0].outcome' <<<"$answer")
+			if [[ $outcome == ok ]]; then
+				until=$(deadline "$sent_at")
+				continue
+			fi
+		elif (($(now) < until)); then
+			continue
+		else
+			answer='{"runs": [{"outcome": "deadline"}]}'
 		fi
+		log stop "$(jq -c --argjson run "$run" '$run + .runs[0]' <<<"$answer")"
+		kill -- "-$work" 2>/dev/null
+		return
 	done
 }
 
@@ -71,20 +85,22 @@ settle() {
 }
 
 work() {
-	local job=$1 run kind work keeper code
+	local job=$1 claimed_at=$2 run kind work keeper code
 	run=$(jq -c '{job_id, token, nonce}' <<<"$job")
 	kind=$(jq -r .kind <<<"$job")
 	log begin "$(jq -c '{job_id, token, kind, attempt}' <<<"$job")"
+	set -m # each in a process group of its own: it ends with all it has started, and Ctrl-C reaches neither
 	(jq -c .args <<<"$job" | "do_$kind" >"$scratch/result" 2>"$scratch/stderr") &
 	work=$!
-	keep "$run" "$work" &
+	keep "$run" "$work" "$(deadline "$claimed_at")" &
 	keeper=$!
+	set +m
 	while true; do # a signal ends `wait`, not the work
 		wait "$work"
 		code=$?
 		kill -0 "$work" 2>/dev/null || break
 	done
-	kill "$keeper" 2>/dev/null
+	kill -- "-$keeper" 2>/dev/null
 	wait "$keeper" 2>/dev/null
 	if [[ $code == 0 ]] && jq empty "$scratch/result" 2>/dev/null; then
 		settle /v1/finish "$run" "$(jq -nc --slurpfile result "$scratch/result" '{result: $result[0]}')"
@@ -95,14 +111,23 @@ work() {
 }
 
 log serving "$(jq -nc --arg api "$API" --arg queue "$QUEUE" '{$api, $queue}')"
-while [[ -z $stopping ]]; do
+new_id() { od -An -N12 -tx1 /dev/urandom | tr -d ' \n'; }
+id=$(new_id)
+while [[ -z $stopping ]]; do # the same claim until it is answered: what it got is ours
 	claim=$(jq -nc --arg worker "$WORKER" --arg queue "$QUEUE" --argjson lease_s "$LEASE_S" --argjson kinds "$kinds" \
-		--arg id "$(od -An -N12 -tx1 /dev/urandom | tr -d ' \n')" \
-		'{$worker, queues: ($queue | split(",")), $lease_s, wait_s: 5, claim_id: $id, $kinds}')
-	if ! answer=$(insist /v1/claims "$claim"); then
+		--arg id "$id" '{$worker, queues: ($queue | split(",")), $lease_s, wait_s: 5, claim_id: $id, $kinds}')
+	claimed_at=$(now)
+	answer=$(call /v1/claims "$claim")
+	case $? in
+	0)
+		while read -r job; do work "$job" "$claimed_at"; done < <(jq -c '.jobs[]' <<<"$answer")
+		id=$(new_id)
+		;;
+	1)
 		log claim_refused "$(jq -nc --arg text "$answer" '{problem: ($text | fromjson? // $text)}')"
 		exit 1
-	fi
-	while read -r job; do work "$job"; done < <(jq -c '.jobs[]' <<<"$answer")
+		;;
+	*) sleep 1 ;;
+	esac
 done
 log stopped
