@@ -87,6 +87,11 @@ QUESTIONS = (
         "Job id and fingerprint. CLIENT is empty unless the option `client` was given.",
     ),
     Question(
+        "Was a request to an idempotent endpoint answered?",
+        "HMGET {shop:0}:answer:SCOPE:KEY status stored_at fingerprint",
+        "Without a status it runs, or its last try failed; the lease `answer:SCOPE:KEY` says which.",
+    ),
+    Question(
         "What happened last?",
         "XREVRANGE {shop:0}:events + - COUNT 5",
         "One entry a script call; field `e` has one event a line. See [events](events.md).",
@@ -147,6 +152,12 @@ FIELDS: dict[str, tuple[tuple[str, str], ...]] = {
         ("bumped", "its nonce and the tokens it had before the present one"),
         ("ttl_ms", "how long it outlives a silent holder"),
         ("limit", "of a waiter: how many may be inside together with it"),
+    ),
+    "answer": (
+        ("fingerprint", "of the request: method, path and body"),
+        ("status, about, body", "the answer: its status, its headers as JSON, its body as it was sent"),
+        ("nonce, token", "the lease under which it was made"),
+        ("stored_at", "when, in ms; all but the fingerprint only once there is an answer"),
     ),
     "worker": (
         ("about", "JSON: host, pid, queues"),

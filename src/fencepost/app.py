@@ -171,7 +171,8 @@ class Fencepost:
         durability: "ledger" writes a job into SQL before its caller has an answer, so that no loss of Redis loses it.
         idempotency: "required" refuses a request over HTTP that has no Idempotency-Key. caller_resource: an enqueue may
         name the resource itself, options(resource=…). remote: a worker in another language does the work
-        over HTTP; the function only says what the arguments are. The first parameter may be `run: Run`. Raises ConfigurationError.
+        over HTTP; the function only says what the arguments are. The first parameter may be `run: Run`. Raises
+        ConfigurationError.
         """
         if function is not None:
             raise ConfigurationError("app.job", "it stands above the function without parentheses", "Write @app.job().")

@@ -57,6 +57,9 @@ ALL: Final[tuple[KeySpec, ...]] = (
             "the script that ends the job", "one per live job with a key", "never"),
     KeySpec("idem", "idem:{key}", "string", "job id and fingerprint of the request with this idempotency key",
             "its TTL", "its TTL, 24 h by default", "always"),
+    KeySpec("answer", "answer:{key}", "hash",
+            "a request to an idempotent endpoint with this key: its fingerprint, and its answer once there is one",
+            "its TTL", "its TTL, 24 h by default; an answer has at most 256 KiB", "always"),
     KeySpec("dead", "dead", "zset", "failed job ids; score = failed at, in ms", "requeue, purge, finish (by age)",
             "100,000 members and the retention of failed jobs", "never"),
     KeySpec("recent", "recent", "list", "ids of jobs that were done or cancelled, newest first",
@@ -73,7 +76,7 @@ ALL: Final[tuple[KeySpec, ...]] = (
     KeySpec("stats", "stats", "hash", "counters by event and kind or verb", "the partition itself",
             "kinds x event names", "never"),
     KeySpec("credentials", "credentials", "hash",
-            "who may call the HTTP service: id -> JSON with name, SHA-256 of the secret, scopes, created_at, expires_at",
+            "who may call the HTTP service: id -> JSON with name, hash of the secret, scopes, created_at, expires_at",
             "`fencepost token revoke`", "1,000 entries", "never"),
 )  # fmt: skip
 
@@ -152,6 +155,9 @@ class Keys:
 
     def idem(self, key: str) -> str:
         return f"{self.prefix}idem:{key}"
+
+    def answer(self, key: str) -> str:
+        return f"{self.prefix}answer:{key}"
 
     def worker(self, worker_id: str) -> str:
         return f"{self.prefix}worker:{worker_id}"

@@ -100,6 +100,16 @@ class Answer(NamedTuple):
     detail: str
 
 
+class Kept(NamedTuple):
+    """What answer.lua says. status, about, body: of the answer, once there is one (word DONE). newest: see STALE."""
+
+    word: str
+    newest: str = ""
+    status: int = 0
+    about: bytes = b""
+    body: bytes = b""
+
+
 class Store:
     """The calls of one partition."""
 
@@ -252,6 +262,20 @@ class Store:
     def release(self, nonce: str, token: str, owner: str) -> Call[Answer]:
         return Call("release", load("release"), self._base, [nonce, token, owner], _answer)
 
+    # -- idempotent endpoints -----------------------------------------------------------------------------
+
+    def begin_answer(self, key: str, fingerprint: str, keep_ms: int) -> Call[Kept]:
+        """NEW | SAME | CONFLICT | DONE with the answer. Binds a key that is not bound yet to the request."""
+        return Call("answer", load("answer"), self._base, ["begin", key, fingerprint, keep_ms], _kept)
+
+    def store_answer(
+        self, key: str, fingerprint: str, keep_ms: int, lease: RunKey, owner: str, answer: tuple[int, bytes, bytes]
+    ) -> Call[Kept]:
+        """STORED | CONFLICT | STALE | EXPIRED | GONE. lease: the one on the resource answer:<key>. answer: its status,
+        what there is to know about it, its body."""
+        args = ["store", key, fingerprint, keep_ms, lease.nonce, lease.token, owner, *answer]
+        return Call("answer", load("answer"), self._base, args, _kept)
+
     # -- reads: plain commands ----------------------------------------------------------------------------
 
     def job(self, job_id: str) -> Call[JobRecord | None]:
@@ -295,6 +319,13 @@ def _answer(reply: Any) -> Answer:
 
 def _answers(reply: Any) -> list[Answer]:
     return [Answer(_text(reply[i]), _text(reply[i + 1])) for i in range(0, len(reply), 2)]
+
+
+def _kept(reply: Any) -> Kept:
+    word = _text(reply[0])
+    if word == "DONE":
+        return Kept(word, "", int(reply[1]), reply[2], reply[3])
+    return Kept(word, _text(reply[1]))
 
 
 def _padded(reply: Any) -> tuple[str, str, str]:

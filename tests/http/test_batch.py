@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from typing import Any
 
@@ -139,7 +140,8 @@ async def test_more_items_than_allowed_are_refused_as_a_whole(client, redis):
     assert redis.keys("*:job:*") == []
     answer = await client.post("/v1/jobs/batch", json={"jobs": []})
     assert answer.json() == {"jobs": [], "accepted": 0, "refused": 0}
-    for body in ({}, {"jobs": {}}, {"jobs": [], "more": 1}):
+    bodies: list[Any] = [{}, {"jobs": {}}, {"jobs": [], "more": 1}]
+    for body in bodies:
         problem(await client.post("/v1/jobs/batch", json=body), 422, "body-refused")
 
 
@@ -174,7 +176,7 @@ async def test_a_full_queue_refuses_the_items_that_have_no_room(url, namespace):
 async def test_a_batch_whose_connection_is_cut_adds_nothing_and_its_repeat_everything_once(app, live, redis):
     """report: taskforcesh/bullmq#3451"""
     host, _, port = live.url.removeprefix("http://").partition(":")
-    body: bytes = b'{"jobs":[' + b",".join(b'{"kind":"add","args":{"a":%d}}' % n for n in range(100)) + b"]}"
+    body = json.dumps({"jobs": [{"kind": "add", "args": {"a": n}} for n in range(100)]}).encode()
     head = (
         f"POST /v1/jobs/batch HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
         f"Idempotency-Key: cut\r\nContent-Length: {len(body)}\r\n\r\n"

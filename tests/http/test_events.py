@@ -11,6 +11,7 @@ import pytest
 from fencepost import Fencepost
 from fencepost.api import ApiSettings, asgi, stream
 from fencepost.driver import Connections, SyncDriver
+from fencepost.errors import RedisUnavailable
 from fencepost.ledger import Archiver
 from tests.http.sse import Events, following
 from tests.http.test_follow import problem
@@ -141,6 +142,29 @@ async def test_an_event_between_the_reading_of_the_history_and_the_first_news_is
     monkeypatch.setattr(Stories, "story", story)
     async with following(caller, run.job_id) as events:
         assert names(await events.rest()) == ["enqueued", "acquired", "done", "end"]
+
+
+async def test_a_history_that_could_not_be_read_again_is_read_a_moment_later(
+    caller, partition, live, service, monkeypatch
+):
+    from fencepost.api.story import Stories
+
+    run, inner, tries = partition.put("processing"), Stories.story, []
+    async with following(caller, run.job_id) as events:
+        assert names([await events(), await events()]) == ["enqueued", "acquired"]
+
+        async def story(self, job_id, **options):
+            tries.append(job_id)
+            if len(tries) < 3:
+                raise RedisUnavailable("look", "it is away", None)
+            return await inner(self, job_id, **options)
+
+        monkeypatch.setattr(Stories, "story", story)
+        [[listener]] = service.tail._listeners.values()
+        monkeypatch.setattr(listener, "tell", lambda _: listener.tell_again())  # as when it was told too much at once
+        partition.finish(run, "DONE")
+        assert names(await events.rest()) == ["done", "end"]
+    assert len(tries) == 3
 
 
 async def test_refusals_come_as_problems_before_the_first_byte(caller, partition, service):

@@ -8,6 +8,7 @@ import pytest
 from fencepost import Fencepost
 from fencepost.job import JobSpec
 from fencepost.ledger import Archiver
+from fencepost.sql.upgrade import upgrade
 from tests.http.test_follow import problem
 
 
@@ -140,6 +141,13 @@ async def test_no_older_state_is_told_while_redis_is_away(new_server, sqlite_url
         server.kill()
         problem(await client.get("/v1/jobs/job-1"), 503, "redis-unavailable")
     await app.close()
+
+
+async def test_an_id_that_no_database_could_look_up_is_not_found(client, app, postgres_url):
+    upgrade(postgres_url)
+    app.ledger_url = postgres_url
+    for unknown in ("a%00b", "%ED%A0%80", "a%20b"):
+        problem(await client.get(f"/v1/jobs/{unknown}"), 404, "job-not-found")
 
 
 async def test_a_ledger_that_is_away_makes_no_job_unknown(client, app, partition, tmp_path):

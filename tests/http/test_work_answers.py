@@ -14,6 +14,7 @@ from fencepost import Fencepost
 from fencepost.api import ApiSettings
 from fencepost.api.service import Service
 from fencepost.handle import Job
+from fencepost.operate import Operator
 from fencepost.retry import RetryPolicy
 from tests.http.conftest import Live, bearer, in_process
 from tests.support.clock import MovedClock
@@ -42,7 +43,7 @@ def app(app: Fencepost) -> Fencepost:
     def ferry(goods: str = "", password: str = "") -> None:
         """Carry goods across."""
 
-    @app.job(queue="far", remote=True, retry=RetryPolicy(permanent=(NoBridge,), transient=(Flood,)))
+    @app.job(queue="far", remote=True, retry=RetryPolicy(base=0.0, permanent=(NoBridge, Exception), transient=(Flood,)))
     def swim() -> None:
         """Without goods."""
 
@@ -149,7 +150,8 @@ async def test_each_end_of_a_run_is_accepted_from_its_holder_only(
 
 
 @pytest.mark.parametrize(
-    ("before", "outcome"), [(held, "ok"), (run_out, "expired"), (taken_back, "expired"), (replaced, "stale"), (gone, "gone")]
+    ("before", "outcome"),
+    [(held, "ok"), (run_out, "expired"), (taken_back, "expired"), (replaced, "stale"), (gone, "gone")],
 )
 async def test_a_renewal_answers_run_by_run(
     before: Any, outcome: str, app: Fencepost, client: httpx2.AsyncClient, clock: MovedClock
@@ -242,6 +244,7 @@ async def test_the_policy_of_the_kind_decides_about_attempts_and_waits(
         ("ferry", {"error": {"class": "travel.errors.NoBridge"}}, "failed", None),
         ("ferry", {"error": {"class": "Elsewhere"}}, "scheduled", 8.0),
         ("swim", {"error": {"class": "NoBridge"}}, "failed", None),
+        ("swim", {"error": {"class": "Flood"}}, "queued", 0.0),
     ],
 )
 async def test_a_worker_may_say_what_the_policy_cannot_know(
@@ -339,8 +342,6 @@ async def test_a_long_poll_answers_as_soon_as_there_is_a_job(live: Live, app: Fe
 
 
 async def _listed(app: Fencepost, worker: str) -> bool:
-    from fencepost.operate import Operator
-
     return worker in [one.id for one in await Operator(app).run(Operator(app).workers())]
 
 
@@ -410,7 +411,8 @@ async def test_what_was_claimed_for_a_caller_who_is_gone_is_handed_back_at_once(
 
     scope = {
         "type": "http", "method": "POST", "path": "/v1/claims", "raw_path": b"/v1/claims", "query_string": b"",
-        "root_path": "", "scheme": "http", "http_version": "1.1", "client": None, "server": None, "asgi": {"version": "3.0"},
+        "root_path": "", "scheme": "http", "http_version": "1.1", "client": None, "server": None,
+        "asgi": {"version": "3.0"},
         "headers": [(b"content-type", b"application/json")],
     }  # fmt: skip
     await served(scope, receive, send)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from fencepost import Fencepost
+from fencepost.operate import Operator
 from tests.support import wait_until
 from tests.support.partition import Partition
 
@@ -71,11 +73,14 @@ class Worker:
         lines = self._log.read_text().splitlines()
         return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
 
+    def of(self, event: str) -> list[dict[str, Any]]:
+        return [one for one in self.events if one["event"] == event]
+
     def until(self, event: str, timeout: float = 15) -> dict[str, Any]:
         """Wait for an event; returns its line."""
 
         def found() -> dict[str, Any] | None:
-            return next((one for one in self.events if one["event"] == event), None)
+            return next(iter(self.of(event)), None)
 
         try:
             got = wait_until(found, timeout)
@@ -98,6 +103,8 @@ def start(live: Any, tmp_path: Path) -> Any:
     started: list[Worker] = []
 
     def one(language: str, name: str, **env: str) -> Worker:
+        if language == "shell":
+            env = {"FENCEPOST_LEASE_S": "3", **env}  # each renewal starts half a dozen programs
         command = {
             "node": ["node", str(EXAMPLES / "node" / "worker.mjs")],
             "shell": ["bash", str(EXAMPLES / "shell" / "worker.sh")],
@@ -130,9 +137,9 @@ async def test_a_worker_in_javascript_does_jobs_and_stops_when_told(app, start):
 async def test_what_a_javascript_handler_throws_is_judged_by_the_policy_of_the_kind(app, start):
     worker = start("node", "js-1")
     once = await app.handler("fail").enqueue(message="try again")
-    wait_until(lambda: worker.until("ended"))
+    worker.until("ended")
     never = await app.handler("fail").enqueue(message="for good", permanent=True)
-    wait_until(lambda: len([one for one in worker.events if one["event"] == "ended"]) >= 2, 10)
+    wait_until(lambda: len(worker.of("ended")) >= 2, 10)
     first, second = await once.status(), await never.status()
     assert (first.state, first.error_class, first.attempts) == ("scheduled", "TypeError", 1)
     assert (second.state, second.reason, second.error) == ("failed", "permanent", "for good")
@@ -176,8 +183,43 @@ async def test_a_javascript_worker_frozen_past_its_lease_is_told_that_its_late_e
     assert partition.stats()["refused:done"] >= 1
 
 
+async def revoke(app: Fencepost, job_id: str) -> None:
+    record = await app.get(job_id).status()
+    operator = Operator(app)
+    await operator.run(operator.revoke(job_id, str(record.token), reason="for the test"))
+
+
+async def test_a_javascript_run_whose_lease_was_taken_is_stopped_and_reports_nothing(app, start, partition: Partition):
+    worker = start("node", "js-1")
+    job = await app.handler("dawdle").enqueue(seconds=30)
+    worker.until("begin")
+    await revoke(app, job.id)
+    assert worker.until("lost")["why"] == "stale"
+    assert [name for name in partition.stats() if name.startswith("refused:")] == ["refused:renew"]
+
+
+async def test_a_shell_run_whose_lease_was_taken_ends_with_all_it_started(app, start):
+    worker = start("shell", "sh-1")
+    job = await app.handler("nap").enqueue(seconds=29.75)
+    worker.until("begin")
+    wait_until(lambda: napping(29.75))
+    await revoke(app, job.id)
+    assert worker.until("stop")["outcome"] == "stale"
+    wait_until(lambda: len(worker.of("begin")) == 2 and len(napping(29.75)) == 1, 15)  # it is free for the next run
+
+
+def napping(seconds: float) -> list[str]:
+    """The processes that sleep for so long."""
+    found = []
+    for one in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if one.name.isdecimal() and (one / "cmdline").read_bytes() == f"sleep\0{seconds}\0".encode():
+                found.append(one.name)
+    return found
+
+
 async def test_a_worker_in_shell_does_jobs_keeps_its_lease_and_stops_when_told(app, start):
-    worker = start("shell", "sh-1", FENCEPOST_LEASE_S="3")  # each renewal starts half a dozen programs
+    worker = start("shell", "sh-1")
     job = await app.handler("word_count").enqueue(text="one two  three")
     assert await job.result(15) == 3
     nap = await app.handler("nap").enqueue(seconds=4)

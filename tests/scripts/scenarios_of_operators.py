@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fencepost.driver import Call
-from tests.scripts.scenarios_of_effects import SCENARIOS, scenario
+from tests.scripts.scenarios_of_answers import SCENARIOS, scenario
 from tests.support.partition import Partition
 
 __all__ = ["SCENARIOS"]

@@ -20,7 +20,7 @@ HEADER = re.compile(
 BASE_KEYS = "meta events stats leases later dead recent"
 FLAGS = {
     **dict.fromkeys(("claim", "finish", "renew", "checkpoint", "release", "cancel", "purge", "heal"), "allow-oom"),
-    **dict.fromkeys(("bump", "archived", "conclude", "pause", "revoke", "credential"), "allow-oom"),
+    **dict.fromkeys(("bump", "archived", "conclude", "pause", "revoke", "credential", "answer"), "allow-oom"),
     **dict.fromkeys(("look",), "no-writes"),
 }
 INCLUDES = re.compile(r"^--- @include (\w+)$", re.M)

@@ -36,6 +36,7 @@ UNUSED = {  # it never looks at them, in the cases in which it goes on
     "pause": {"dead", "later", "worker", "bell", "job"},
     "revoke": {"dead", "later", "worker", "bell", "ready", "slots", "line"},
     "credential": {"dead", "later"},
+    "answer": {"dead", "later", "slots", "lease"},
 }
 GUARDED = {
     # A known job whose idempotency key decides is not looked at; a bell is only a hint.

@@ -10,7 +10,7 @@ import redis as redis_py
 from fencepost.driver import Call, Connections, SyncDriver
 from fencepost.job import JobSpec
 from fencepost.keys import Keys
-from fencepost.store import Answer, Claimed, Outcome, Request, RunKey, Served, Store
+from fencepost.store import Answer, Claimed, Kept, Outcome, Request, RunKey, Served, Store
 from tests.support.state import Stored, dump
 
 T = TypeVar("T")
@@ -154,6 +154,14 @@ class Partition:
 
     def credential(self, op: str, credential_id: str, record: str = "{}", reason: str = "tests") -> Answer:
         return self.run(self.store.credential(op, credential_id, record, reason, "me"))
+
+    def begin_answer(self, key: str, fingerprint: str = "f") -> Kept:
+        return self.run(self.store.begin_answer(key, fingerprint, 60_000))
+
+    def keeping(self, key: str, nonce: str, token: str, fingerprint: str = "f", body: bytes = b"1") -> Call[Kept]:
+        """The call that keeps an answer under a lease."""
+        lease, answer = RunKey(f"@{nonce}", token, nonce), (200, b"{}", body)
+        return self.store.store_answer(key, fingerprint, 60_000, lease, "somebody", answer)
 
     def requeue(self, *job_ids: str, request: str = "") -> list[Answer]:
         return self.run(self.store.requeue(job_ids, request or self.name("ask")))

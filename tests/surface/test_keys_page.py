@@ -63,6 +63,9 @@ def lived(partition: Partition) -> tuple[Partition, dict[str, str]]:
     p.credential("make", "gone")
     p.credential("revoke", "gone")
     p.credential("make", "kept", '{"name":"ann"}')
+    _, token, _ = p.acquire("answer::order-7", "asker")
+    p.begin_answer(":order-7")
+    p.run(p.keeping(":order-7", "asker", token))
     alone = _alone(p)
     writing = {name for name in scripts.names() if "no-writes" not in scripts.source(name).split("\n", 1)[0]}
     assert verbs >= writing
@@ -73,6 +76,7 @@ def lived(partition: Partition) -> tuple[Partition, dict[str, str]]:
         "QUEUE": "more",
         "KIND:KEY": "mail:42",
         "CLIENT:KEY": ":key",
+        "SCOPE:KEY": ":order-7",
         "NOW_MS": "+inf",
         "WORKER": "w1",
     }

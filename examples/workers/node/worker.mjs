@@ -144,7 +144,7 @@ async function heartbeat() {
     const sentAt = performance.now();
     try {
       const body = { worker: WORKER, lease_s: LEASE_S, runs: mine.map((run) => run.key) };
-      const answer = await call('/v1/renew', body, { timeout: (LEASE_S * 1000) / 3 });
+      const answer = await call('/v1/renew', body, { timeout: Math.round((LEASE_S * 1000) / 3) });
       answer.runs.forEach(({ outcome, ...why }, i) => {
         if (outcome === 'ok' || outcome === 'cancel') mine[i].prolong(sentAt);
         if (outcome !== 'ok') {

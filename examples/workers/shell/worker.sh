@@ -10,7 +10,7 @@ set -u
 API=${FENCEPOST_API:-http://127.0.0.1:8000}
 TOKEN=${FENCEPOST_TOKEN:-}
 QUEUE=${FENCEPOST_QUEUES:-shell}
-LEASE_S=${FENCEPOST_LEASE_S:-30}
+LEASE_S=${FENCEPOST_LEASE_S:-30} # whole seconds
 WORKER=${FENCEPOST_WORKER:-shell-$$}
 scratch=$(mktemp -d)
 stopping=
@@ -24,8 +24,7 @@ kinds=$(declare -F | sed -n 's/^declare -f do_//p' | jq -Rnc '[inputs]')
 log() { jq -nc --arg event "$1" --arg worker "$WORKER" --argjson more "${2:-{\}}" '{$event, $worker} + $more'; }
 
 # Milliseconds. A lease counts from before the call that gave it was sent, less a tenth for clocks that drift.
-now() { echo "${EPOCHREALTIME//[!0-9]/}" | sed 's/...$//'; }
-deadline() { jq -n "($1 + $LEASE_S * 900) | floor"; }
+now() { echo $((${EPOCHREALTIME//[!0-9]/} / 1000)); }
 
 # call PATH BODY [SECONDS]: the answer's body on the output; 0 = done, 1 = refused, 2 = no answer, or ask again later.
 call() {
@@ -51,7 +50,7 @@ insist() {
 # Renew the lease every third of it. A run that is not ours any more is stopped, with all programs it has started; so is
 # one that may be lost because the service gave no answer.
 keep() {
-	local run=$1 work=$2 until=$3 answer outcome body third sent_at
+	local run=$1 work=$2 until=$(($3 + LEASE_S * 900)) answer outcome body third sent_at
 	third=$(jq -n "$LEASE_S / 3")
 	body=$(jq -nc --argjson run "$run" --arg worker "$WORKER" --argjson lease_s "$LEASE_S" '{$worker, $lease_s, runs: [$run]}')
 	while sleep "$third" && kill -0 "$work" 2>/dev/null; do
@@ -59,7 +58,7 @@ keep() {
 		if answer=$(call /v1/renew "$body" "$third"); then
 			outcome=$(jq -r '.runs[0].outcome' <<<"$answer")
 			if [[ $outcome == ok ]]; then
-				until=$(deadline "$sent_at")
+				until=$((sent_at + LEASE_S * 900))
 				continue
 			fi
 		elif (($(now) < until)); then
@@ -92,7 +91,7 @@ work() {
 	set -m # each in a process group of its own: it ends with all it has started, and Ctrl-C reaches neither
 	(jq -c .args <<<"$job" | "do_$kind" >"$scratch/result" 2>"$scratch/stderr") &
 	work=$!
-	keep "$run" "$work" "$(deadline "$claimed_at")" &
+	keep "$run" "$work" "$claimed_at" &
 	keeper=$!
 	set +m
 	while true; do # a signal ends `wait`, not the work

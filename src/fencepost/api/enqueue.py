@@ -23,7 +23,6 @@ from fencepost.errors import (
     JobNotFound,
     LedgerUnavailable,
     RedisUnavailable,
-    UnknownKind,
 )
 from fencepost.handle import Job
 from fencepost.handler import Handler, Prepared
@@ -39,9 +38,6 @@ def add_routes(router: APIRouter, service: Service) -> None:
     for each kind there is now."""
     accepting = _Accepting(service)
     router.add_api_route(
-        "/v1/kinds", accepting.kinds, methods=["GET"], response_model=None, tags=["jobs"], **openapi.kinds_document()
-    )
-    router.add_api_route(
         "/v1/jobs/batch", accepting.batch, methods=["POST"], response_model=None, status_code=200, tags=["jobs"],
         **openapi.batch_document(service),
     )  # fmt: skip
@@ -49,6 +45,9 @@ def add_routes(router: APIRouter, service: Service) -> None:
         "/v1/jobs/{kind}", accepting.any_kind, methods=["POST"], response_model=None, status_code=202,
         include_in_schema=False,
     )  # fmt: skip
+    router.add_api_route(
+        "/v1/kinds", accepting.kinds, methods=["GET"], response_model=None, tags=["jobs"], **openapi.kinds_document()
+    )
     for handler in accepting.offered():
         if handler.kind == "batch":
             raise ConfigurationError("kind", '"batch" is the path of batches', "Give the handler another kind=….")
@@ -84,7 +83,12 @@ class _Accepting:
     def _handler(self, kind: str, caller: Caller) -> Handler[Any, Any]:
         handler = self._app.handlers.get(kind) if self._offers(kind) else None
         if handler is None:
-            raise UnknownKind(kind, tuple(one.kind for one in self.offered() if caller.may(f"enqueue:{one.kind}")))
+            known = [one.kind for one in self.offered() if caller.may(f"enqueue:{one.kind}")]
+            text = (
+                f"This service offers no kind {kind[:80]!a}. Nothing was enqueued. Correct the name (there are: "
+                f"{', '.join(known[:20]) or 'none'}{', …' if len(known) > 20 else ''}); GET /v1/kinds lists them."
+            )
+            raise Problem(404, "unknown-kind", "No such kind", text, kind=kind[:200], known=known[:20])
         return handler
 
     # -- one job ------------------------------------------------------------------------------------------
