@@ -67,10 +67,15 @@ def test_a_thread_for_each_of_thousands_of_slots_is_named(judged):
             {"resource": "r:{order_id}", "ordered": True, "retry": RetryPolicy(attempts=12, cap=3_600.0)},
             "ordered of k",
         ),
+        ({"remote": True, "settings": WorkerSettings(queues=("default",))}, "queue of k"),
     ],
 )
 def test_relations_that_do_not_hold_are_named_with_the_kind(judged, options, check):
     assert judged(**options) == {(check, "warning")}
+
+
+def test_a_remote_kind_whose_queue_no_worker_here_serves_is_well(judged):
+    assert judged(remote=True, queue="elsewhere") == set()
 
 
 def test_a_timeout_beyond_the_lease_is_well_and_the_reason_is_given():

@@ -6,7 +6,7 @@ import ast
 import asyncio
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +56,13 @@ async def naps(run: Run) -> object:
 
 def line() -> list[str]:
     """The words of the ACL line, with the namespace and the password of the test."""
+    found: str
     [found] = re.findall(r"^ACL SETUSER (?:.*\\\n)*.*$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     return found.replace("\\\n", " ").replace("CHANGE-ME", PASSWORD).split()
 
 
 @pytest.fixture
-def secured(new_server) -> EmbeddedServer:
+def secured(new_server: Callable[[], EmbeddedServer]) -> EmbeddedServer:
     """A server on which only the user of the page may do anything, apart from the supervisor's own connection."""
     return new_server()
 
@@ -114,7 +115,7 @@ def commands_of_the_code(known: set[str]) -> set[str]:
 
 @pytest.mark.slow
 def test_the_line_allows_what_the_code_sends_and_nothing_else(admin):
-    known = {name.decode().upper() for name in admin.execute_command("COMMAND", "LIST")}
+    known = {name.decode().upper() for name in admin.eval("return redis.call('COMMAND', 'LIST')", 0)}
     allowed = {word[1:].upper() for word in line() if word.startswith("+")}
     assert allowed == commands_of_the_code(known) - _REFUSED
     rules = [word for word in line()[3:] if not word.startswith("+")]
@@ -124,20 +125,21 @@ def test_the_line_allows_what_the_code_sends_and_nothing_else(admin):
 def test_that_user_can_touch_no_other_key_and_do_nothing_dangerous(admin, secured):
     url = secured.url.replace("unix://", f"unix://fencepost:{PASSWORD}@")
     client = raw_client(url)
-    for command in (
-        ("SET", "other", "1"), ("GET", "{shop:1}:meta"), ("FLUSHALL",), ("FLUSHDB",), ("KEYS", "*"), ("CONFIG", "GET", "*"),
-        ("ACL", "LIST"), ("SHUTDOWN",), ("DEBUG", "SLEEP", "0"), ("MONITOR",), ("CLIENT", "LIST"), ("SCRIPT", "FLUSH"),
-        ("EVAL", "return redis.call('SET', 'other', 1)", 0), ("PUBLISH", "c", "m"), ("DEL", "other"),
+    for words in (
+        "SET other 1", "GET {shop:1}:meta", "FLUSHALL", "FLUSHDB", "KEYS *", "CONFIG GET *", "ACL LIST", "SHUTDOWN",
+        "DEBUG SLEEP 0", "MONITOR", "CLIENT LIST", "SCRIPT FLUSH", "PUBLISH c m", "DEL other", "SELECT 1", "WAIT 0 0",
     ):  # fmt: skip
-        with pytest.raises(Exception, match="(?i)no permissions|noperm|can't access|not allowed"):
-            client.execute_command(*command)
+        with pytest.raises(Exception, match=r"(?i)no permissions|noperm|can't access|not allowed"):
+            client.execute_command(*words.split())
+    with pytest.raises(Exception, match=r"(?i)no permissions|acl failure|access at least one of the keys"):
+        client.eval("return redis.call('SET', 'other', 1)", 0)
     client.close()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_a_worker_an_enqueue_the_operator_and_the_ledger_work_under_it(cli, target, admin):
-    assert "error" not in cli("doctor").lower()
+    assert "0 errors, " in cli("doctor")
     first = cli.json("enqueue", "invoice", "order_id=7", "--idempotency-key", "k1")["id"]
     second = cli.json("enqueue", "invoice", "order_id=8", "--delay", "50ms")["id"]
     failed = cli.json("enqueue", "fails")["id"]

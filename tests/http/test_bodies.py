@@ -58,7 +58,7 @@ def served(service: Service) -> FastAPI:
         }[request.path_params["how"]]
 
     router.add_api_route("/orders", order, methods=["POST"])
-    router.add_api_route("/fail/{how}", fail)
+    router.add_api_route("/fail/{how}", fail, methods=["GET", "POST"])
     one = FastAPI()
     one.include_router(router)
     return one
@@ -190,10 +190,11 @@ async def test_a_caller_that_goes_midway_is_no_fault_of_the_service(service):
 async def test_errors_of_the_library_are_problems_with_their_data(client):
     stale = checked(await client.get("/fail/stale"), 409, "stale-token")
     assert (stale["job_id"], stale["token"], stale["newest"]) == ("j1", "5", "1796095645962123")
-    answer = await client.get("/fail/away")
-    away = checked(answer, 503, "redis-unavailable")
-    assert away["changed"] == "unknown"
+    answer = await client.post("/fail/away")
+    assert checked(answer, 503, "redis-unavailable")["changed"] == "unknown"
     assert answer.headers["retry-after"] == "1"
+    away = checked(await client.get("/fail/away"), 503, "redis-unavailable")
+    assert away["changed"] == "nothing", "reading changes nothing, whatever became of it"
     answer = await client.get("/fail/problem")
     assert checked(answer, 418, "teapot")["kind"] == "green"
     assert answer.headers["x-tea"] == "1"

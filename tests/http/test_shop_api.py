@@ -16,7 +16,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from fencepost.client import Client
+from fencepost.client import Client, NoAnswer
 from tests.support.waiting import wait_until
 from tests.surface.pages import ROOT
 
@@ -161,8 +161,14 @@ def test_the_document_of_the_shop_has_its_routes_and_those_of_the_service(custom
     assert {"/orders/{order_id}/invoice", "/jobs/{job_id}", "/queue/v1/jobs/generate_invoice"} <= set(paths)
 
 
-def test_the_web_server_ends_at_once_when_it_is_told_to(shop: Shop):
+def test_the_web_server_ends_when_it_is_told_to_though_somebody_follows_a_job(shop: Shop):
     web = shop.start_web()
-    web.send_signal(signal.SIGTERM)
-    assert web.wait(10) in (0, -signal.SIGTERM)
-    assert "Traceback" not in shop.logs()
+    token = shop.run("-m", "fencepost", "token", "make", "reader", "--scope", "read").strip()
+    job = httpx2.post(f"{shop.url}/orders/1/invoice", headers={"X-User": "ann"}).json()["job"]
+    with Client(f"{shop.url}/queue", token, give_up=0) as client:
+        following = client.events(job)
+        assert next(following).name == "enqueued"
+        web.send_signal(signal.SIGTERM)
+        assert web.wait(15) in (0, -signal.SIGTERM)
+        with pytest.raises(NoAnswer):
+            next(following)

@@ -96,6 +96,14 @@ async def test_a_burst_larger_than_one_reading_is_heard_whole(tail, partition):
     assert told == [str(n) for n in range(700)]
 
 
+async def test_an_event_that_comes_while_the_reader_rests_is_heard_without_waiting_for_the_next(tail, partition):
+    run = partition.put("processing")
+    with await tail.listen(run.job_id) as listener:
+        for n in range(5):
+            partition.checkpoint(run, b"1", f"step:{n}", "step", str(n))
+            assert await heard(listener, 1, timeout=1.0) == ["step"]
+
+
 async def test_a_listener_that_does_not_ask_for_too_long_is_told_to_read_the_history(tail, partition):
     run = partition.put("processing")
     with await tail.listen(run.job_id) as slow, await tail.listen(run.job_id) as quick:

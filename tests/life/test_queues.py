@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from fencepost import ConfigurationError, Retry, RetryPolicy, Worker
+from fencepost import ArgumentsRefused, ConfigurationError, Retry, RetryPolicy, Worker
 from tests.life.test_resources import Overlap
 from tests.life.working import state_of, work_off, working
 from tests.support import eventually
@@ -22,6 +22,28 @@ async def test_a_worker_serves_its_queues_only(app):
     charged, sent = await charge.enqueue(), await send.enqueue()
     await work_off(app, "billing")
     assert [await state_of(charged), await state_of(sent)] == ["done", "queued"]
+
+
+async def test_a_kind_whose_work_is_done_elsewhere_is_put_back_uncharged(app):
+    """Its function only says what the arguments are."""
+    ran: list[str] = []
+
+    @app.job(queue="pictures", remote=True)
+    async def thumbnail(url: str) -> None:
+        ran.append(url)
+
+    job = await thumbnail.enqueue(url="https://example.org/a.png")
+    async with working(app, "pictures"):
+        await eventually(lambda: is_put_back(job))
+    record = await job.status()
+    assert (record.state, record.attempts, record.crashes) == ("scheduled", 0, 0)
+    assert ran == []
+    with pytest.raises(ArgumentsRefused):
+        await thumbnail.enqueue(url=5)
+
+
+async def is_put_back(job) -> bool:
+    return (await job.status()).releases == 1
 
 
 async def test_queues_are_served_in_the_order_they_are_named(app):

@@ -28,10 +28,10 @@ const handlers = {
     await sleep(seconds * 1000, undefined, { signal: run.signal });
     return 'rested';
   },
-  /** Blocks the whole process, as a frozen one would: no lease is renewed meanwhile. */
-  async block({ seconds = 1 }) {
-    Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, seconds * 1000);
-    return 'blocked';
+  /** Does not look at its signal. What it brings too late is refused all the same: that is what the fence is for. */
+  async deaf({ seconds = 1 }) {
+    await sleep(seconds * 1000);
+    return 'rested';
   },
   async fail({ message = 'broken', permanent = false }) {
     throw Object.assign(new TypeError(message), { permanent });

@@ -67,10 +67,10 @@ _decode: Final = msgspec.json.Decoder(_About).decode
 
 
 class Turn:
-    """key: as the caller sent it; None for a request that is not protected. lease: held from begin on, while it runs."""
+    """key: as the caller sent it; None for a request that is not protected. lease: held from begin to end."""
 
     def __init__(self, policy: Policy, key: str | None = None, scope: str = "", print_: str = "") -> None:
-        self.policy, self.key, self.lease = policy, key, None
+        self.policy, self.key = policy, key
         self.lease: Lease | None = None
         self._name, self._print = "" if key is None else _named(key, scope), print_
 
@@ -89,7 +89,9 @@ class Turn:
                 raise _in_progress(self.key) from error
             self.lease = lease
             # Between the look and the lease another one may have answered, and given the lease back.
-            return self._judged(await self._look())
+            if stored := self._judged(await self._look()):
+                await self.end()
+            return stored
         except RedisUnavailable as error:
             error.executed = False  # whatever became of the call: the handler did not run
             raise of_error(error) from error
@@ -139,8 +141,8 @@ class Turn:
         emit(_log, logging.WARNING, "answer_refused", resource=name, why=why.lower())
         return Problem(
             409, "answer-refused", "The answer came too late",
-            "This request was silent for longer than its lease, so another one with the same Idempotency-Key may have "
-            "taken over. The answer of this one was not kept, and its guarded effects were refused. Send the request "
+            "This request does not hold its lease any more: another one with the same Idempotency-Key may have taken "
+            "over. The answer of this one was not kept, and what it guards is refused from then on. Send the request "
             "again with the same key: it gets the answer that counts.",
             changed="unknown", headers={"Retry-After": "1"},
         )  # fmt: skip
@@ -152,13 +154,15 @@ class Turn:
             again = {"Retry-After": "1"}
             return Problem(503, "section-repeat", "The database wants it done again", text, headers=again)
         if isinstance(error, LeaseLost | LeaseExpired | StaleToken) and self.lease is not None:
-            return self.refused(type(error).__name__) if error.job_id == self.lease.name else None
+            why = error.why if isinstance(error, LeaseLost) else type(error).__name__
+            return self.refused(why) if error.job_id in ("", self.lease.name) else None
         return None
 
     async def end(self) -> None:
         """Give the lease back, also when the request was cancelled."""
-        if self.lease is not None:
-            await asyncio.shield(asyncio.ensure_future(self.lease.__aexit__(None, None, None)))
+        lease, self.lease = self.lease, None
+        if lease is not None:
+            await asyncio.shield(asyncio.ensure_future(lease.__aexit__(None, None, None)))
 
 
 class Once:
@@ -191,15 +195,14 @@ class Once:
 
 def fingerprint(request: Request, body: bytes) -> str:
     """What a key stands for: method, path, query and body. Of a JSON body the order of keys and blanks do not count."""
-    query = request.url.query
-    where = f"{request.method} {request.url.path}" + (f"?{query}" if query else "")
+    where, query = f"{request.method} {request.url.path}", request.url.query
     media = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if body and (media == "application/json" or media.endswith("+json")):
         try:
-            return request_fingerprint(where, body)
+            return request_fingerprint(where, body, query)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             pass  # no JSON: what it is, byte for byte; the handler decides
-    return request_fingerprint(f"{where} as bytes", _encode(hashlib.sha256(body).hexdigest()))
+    return request_fingerprint(f"bytes {where}", _encode(hashlib.sha256(body).hexdigest()), query)
 
 
 def _named(key: str, scope: str) -> str:
@@ -222,9 +225,9 @@ def _replayed(found: Kept) -> Response:
     if not about.kept:
         raise Problem(
             409, "answer-not-kept", "It was done, and its answer was not kept",
-            f"The request with this key was carried out before and answered with status {found.status}. That answer was "
-            f"a stream or larger than {MOST_BYTES} bytes, so it cannot be repeated. Nothing was changed. Read what the "
-            f"request made; do not send it with a new key.",
+            f"The request with this key was carried out before and answered with status {found.status}. That "
+            f"answer was a stream or larger than {MOST_BYTES} bytes, so it cannot be repeated. Nothing was changed. "
+            f"Read what the request made; do not send it with a new key.",
             answered=found.status,
         )  # fmt: skip
     response = Response(found.body, found.status)

@@ -195,10 +195,8 @@ class _Follow:
                 asked | {"state": _ORDER[at], "limit": asked["limit"] - len(items), "cursor": inner}
             )
             items, missing, inner = items + page.items, missing + page.missing, ""
-            if page.cursor:
+            if page.cursor:  # as every full page has
                 return Page(items, cursor_of(_ORDER[at], page.cursor), missing)
-            if len(items) == asked["limit"] and at + 1 < len(_ORDER):
-                return Page(items, cursor_of(_ORDER[at + 1], ""), missing)
         return Page(items, None, missing)
 
     async def _page(self, page: Page[JobRecord], asked: dict[str, Any]) -> Response:

@@ -6,9 +6,9 @@
     @router.post("/orders")
     async def order(order: Order, once: Annotated[Once, Depends(idempotent)]) -> Receipt: ...
 
-A dependency says *that* an endpoint is protected and by which rules; it can also be asked for the guard, and its scope can
-come from the dependency that knows the user. But FastAPI shows a dependency neither the answer nor a way to give one, so
-a route class does the work: it runs the endpoint only for the one request that has the lease, after every other
+A dependency says that an endpoint is protected and by which rules; it gives the handler its guard, and its scope can
+come from the dependency that knows the user. But FastAPI shows a dependency neither the answer nor a way to give one. A
+route class does the work: it runs the endpoint only for the one request that has the lease, after every other
 dependency let it pass and its body was found good. Each of the two without the other is refused where it is declared.
 """
 
@@ -27,7 +27,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from fencepost.api.answers import Once, Policy, Turn, fingerprint
-from fencepost.api.problems import Problem, of_error, rendered
+from fencepost.api.problems import Problem, rendered
 from fencepost.api.requests import header_key
 from fencepost.clock import parse_duration_s
 from fencepost.errors import ConfigurationError, FencepostError
@@ -61,16 +61,13 @@ class Idempotent:
         lease: float | str = 30.0,
         keep: float | str = 86_400.0,
     ) -> None:
-        if not callable(scope):
-            hint = "Give a dependency that returns the id of the user, or a function of the request."
-            raise ConfigurationError("scope", f"{scope!a:.60} is not a function", hint)
         lease_s, keep_s = parse_duration_s(lease, "lease"), parse_duration_s(keep, "keep")
         if not 1.0 <= lease_s <= 3_600:
             raise ConfigurationError("lease", f"{lease!r} is not 1 s to 1 h", "30 suits most work.")
         if not max(60.0, lease_s) <= keep_s <= 366 * 86_400:
             raise ConfigurationError("keep", f"{keep!r} is not a minute, or the lease, to a year", '"24h" is usual.')
         self.policy, self.required = Policy(app, lease_s, round(keep_s * 1000)), required
-        self.once = _dependency(self, scope)
+        self.turn, self.once = _dependencies(self, scope)
 
     def __call__(self) -> Once:
         raise _outside()
@@ -91,28 +88,36 @@ def _outside() -> ConfigurationError:
     )
 
 
-def _dependency(idempotent: Idempotent, scope: Callable[..., Any]) -> Callable[..., Any]:
-    """What FastAPI calls in the place of an Idempotent: finds the key of a request and whose it is."""
+def _dependencies(idempotent: Idempotent, scope: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """What FastAPI calls in the place of an Idempotent: the turn of a request, and what the handler gets of it."""
+    asked = Depends(_of_request(scope))
 
-    async def once(request: Request, caller: Any = Depends(_of_request(scope))) -> Once:
-        policy, key = idempotent.policy, None if request.method in _SAFE else header_key(request)
-        if key is None:
-            if idempotent.required and request.method not in _SAFE:
-                text = (
-                    "This endpoint needs the header Idempotency-Key. Nothing was changed. Send a new one with each new "
-                )
-                text += "request, and the same one when a request is repeated."
-                raise Problem(400, "idempotency-key-missing", "The Idempotency-Key is missing", text)
-            turn = Turn(policy)
-        else:
-            if not isinstance(caller, str) or len(caller) > 255:
-                hint = "Return the id of the user or tenant as text; where there is none, refuse the request."
-                raise ConfigurationError("scope", f"it returned {caller!a:.60}, which says not who calls", hint)
-            turn = Turn(policy, key, caller, fingerprint(request, await request.body()))
-        request.scope[_TURN] = turn
+    async def turn(request: Request, caller: Any = asked) -> Turn:
+        request.scope[_TURN] = made = await _turn(idempotent, request, caller)
+        return made
+
+    taken = Depends(turn)
+
+    async def once(turn: Any = taken) -> Once:
         return Once(turn)
 
-    return once
+    return turn, once
+
+
+async def _turn(idempotent: Idempotent, request: Request, caller: Any) -> Turn:
+    if request.method in _SAFE:
+        return Turn(idempotent.policy)
+    key = header_key(request)
+    if key is None and idempotent.required:
+        text = "This endpoint needs the header Idempotency-Key. Nothing was changed. Send a new one with each new "
+        text += "request, and the same one when a request is repeated."
+        raise Problem(400, "idempotency-key-missing", "The Idempotency-Key is missing", text)
+    if key is None:
+        return Turn(idempotent.policy)
+    if not isinstance(caller, str) or len(caller) > 255:
+        hint = "Return the id of the user or tenant as text; where there is none, refuse the request."
+        raise ConfigurationError("scope", f"it returned {caller!a:.60}, which does not say who calls", hint)
+    return Turn(idempotent.policy, key, caller, fingerprint(request, await request.body()))
 
 
 def _of_request(scope: Callable[..., Any]) -> Callable[..., Any]:
@@ -160,29 +165,51 @@ class IdempotentRoute(APIRoute):
             return inner
 
         async def handler(request: Request) -> Response:
-            turn: Turn | None = None
             try:
-                if "idempotency-key" in request.headers:
-                    await request.body()  # read as bytes before FastAPI reads it as a form
-                response = await inner(request)
-                turn = request.scope.get(_TURN)
-                return response if turn is None else await turn.keep(response)
-            except ClientDisconnect:
-                text = "The connection ended before the body did. Nothing was changed."
-                return rendered(Problem(400, "body-cut-off", "The body is not whole", text))
+                return await _answered(inner, request)
             except Problem as problem:
-                return rendered(problem)
-            except FencepostError as error:
-                turn = request.scope.get(_TURN)
-                problem_ = None if turn is None else turn.of_handler(error)
-                if problem_ is None:
-                    raise
-                return rendered(problem_)
+                if not _rendered_by_app(request):
+                    return rendered(problem)
+                raise
             finally:
-                if (turn := request.scope.pop(_TURN, None)) is not None:
+                turn: Turn | None = request.scope.pop(_TURN, None)
+                if turn is not None:
                     await turn.end()
 
         return handler
+
+
+async def _answered(inner: Callable[[Request], Coroutine[Any, Any, Response]], request: Request) -> Response:
+    try:
+        if "idempotency-key" in request.headers:
+            await request.body()  # as bytes, before FastAPI reads it as a form
+        response = await inner(request)
+    except ClientDisconnect as error:
+        text = "The connection ended before the body did. Nothing was changed."
+        raise Problem(400, "body-cut-off", "The body is not whole", text) from error
+    except FencepostError as error:
+        turn: Turn | None = request.scope.get(_TURN)
+        problem = None if turn is None else turn.of_handler(error)
+        if problem is None:
+            raise
+        raise problem from error
+    turn = request.scope.get(_TURN)
+    return response if turn is None else await turn.keep(response)
+
+
+def _rendered_by_app(request: Request) -> bool:
+    """See to it that the application turns a Problem into its document. Raised, not returned: a dependency that opened
+    a transaction and waits at its `yield` has to see that the request was refused, and roll back."""
+    handlers = request.scope.get("starlette.exception_handlers")
+    if handlers is None:
+        return False
+    handlers[0].setdefault(Problem, _show)
+    return True
+
+
+async def _show(_: Request, problem: Exception) -> Response:
+    assert isinstance(problem, Problem)
+    return rendered(problem)
 
 
 def _without_idempotents(endpoint: Callable[..., Any]) -> tuple[inspect.Signature, list[Any]]:
@@ -216,7 +243,7 @@ def _only(found: list[Any], path: str) -> Idempotent:
 
 
 def _protected(endpoint: Callable[..., Any], signature: inspect.Signature, idempotent: Idempotent) -> Any:
-    """The endpoint, run for the one request that has the lease of its key; others get the answer there is, or a problem.
+    """The endpoint, run for the one request that has the lease of its key; others get the stored answer or a problem.
 
     FastAPI calls it when all dependencies have let the request pass and its body was found good: so no key is bound to
     a request that was refused, and no stored answer is shown to who may not have it.
@@ -228,18 +255,16 @@ def _protected(endpoint: Callable[..., Any], signature: inspect.Signature, idemp
 
     @wraps(endpoint)
     async def protected(**values: Any) -> Any:
-        once: Once = values.pop(_TURN)
-        if (stored := await once._turn.begin()) is not None:
+        turn: Turn = values.pop(_TURN)
+        if (stored := await turn.begin()) is not None:
             return stored
-        if inspect.iscoroutinefunction(endpoint):
+        if inspect.iscoroutinefunction(endpoint) or inspect.iscoroutinefunction(plain):
             return await endpoint(**values)
         return await run_in_threadpool(endpoint, **values)
 
-    turn = inspect.Parameter(_TURN, inspect.Parameter.KEYWORD_ONLY, default=Depends(idempotent.once))
-    # A parameter of variable keywords is the only one that may stand behind it; no endpoint has one.
-    protected.__signature__ = signature.replace(  # type: ignore[attr-defined]
-        parameters=[*signature.parameters.values(), turn]
-    )
+    own = inspect.Parameter(_TURN, inspect.Parameter.KEYWORD_ONLY, default=Depends(idempotent.turn))
+    parameters = sorted((*signature.parameters.values(), own), key=lambda one: one.kind)
+    protected.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     setattr(protected, _DONE, True)
     return protected
 

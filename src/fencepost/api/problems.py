@@ -92,6 +92,14 @@ def rendered(problem: Problem) -> Response:
 
 # What GET /v1/problems/{slug} tells, one row a slug: what it means, and what to do.
 PAGES: Final[dict[str, tuple[str, str]]] = {
+    "answer-not-kept": (
+        "The request was carried out. Its answer, of status `answered`, was a stream, or too large to be kept.",
+        "Read what the request made, by its own address. A new key would do it again.",
+    ),
+    "answer-refused": (
+        "The request went silent for longer than its lease, and another one with the same key may have taken over.",
+        "Send it again with the same key: it gets the answer that counts, or runs if there is none.",
+    ),
     "arguments-refused": (
         "The arguments do not fit the kind. `path` names the first one that does not, such as args.order.lines[2].",
         "Send what the kind's schema asks for (GET /v1/kinds, or the OpenAPI document). The same body fails again.",
@@ -188,6 +196,10 @@ PAGES: Final[dict[str, tuple[str, str]]] = {
         "Redis gave no answer in time. Where `changed` is unknown, the call may have been carried out all the same.",
         "Try again after Retry-After, with the same idempotency key: nothing is done twice then.",
     ),
+    "request-in-progress": (
+        "A request with this idempotency key runs at this moment.",
+        "Send it again after Retry-After, with the same key: it gets the answer of the first, or runs if that fails.",
+    ),
     "resource-busy": (
         "The resource is held by somebody else.",
         "Try again later; GET /v1/resources/{resource} tells who holds it and for how long.",
@@ -199,6 +211,10 @@ PAGES: Final[dict[str, tuple[str, str]]] = {
     "result-expired": (
         "The job is done, but its result is kept no longer.",
         "Raise `retention` of the kind if callers need it for longer.",
+    ),
+    "section-repeat": (
+        "The database rolled the transaction back because of another one at the same time. Nothing was written.",
+        "Send the request again after Retry-After, with the same idempotency key.",
     ),
     "stale-token": (
         "A newer fencing token exists: another worker holds the job now. `newest` is its token.",

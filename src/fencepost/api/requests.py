@@ -73,7 +73,7 @@ def idempotency_key(header: str | None) -> str | None:
 
 
 def _malformed(why: str) -> Problem:
-    text = f"The Idempotency-Key cannot be used: {why}. Nothing was enqueued. Send a UUID, for instance."
+    text = f"The Idempotency-Key cannot be used: {why}. Nothing was changed. Send a UUID, for instance."
     return Problem(400, "idempotency-key-malformed", "The Idempotency-Key cannot be used", text)
 
 

@@ -37,7 +37,9 @@ def job_json(found: Found, story: Story | None, hidden: Collection[str]) -> dict
 
 def _lease(left_ms: int | None) -> dict[str, Any]:
     if left_ms is None:
-        text = "the run has no entry among the leases; `fencepost heal --apply` puts that right, and so do workers by and by"
+        text = (
+            "the run has no entry among the leases; workers put that right by and by, `fencepost heal --apply` at once"
+        )
         return {"state": "missing", "text": text}
     if left_ms > 0:
         return {"state": "held", "left_s": round(left_ms / 1000, 1), "text": f"held for {_s(left_ms)} more"}
