@@ -1,6 +1,6 @@
 """The shop over HTTP: routes of its own that enqueue, and the service of Fencepost under /queue.
 
-uvicorn api:web --timeout-graceful-shutdown 5
+uvicorn api:web
 """
 
 from collections.abc import AsyncIterator, Callable

@@ -1,6 +1,7 @@
 """A web server with idempotent endpoints, to be killed and frozen.
 
-python -m tests.http.idempotent_process URL NAMESPACE FOLDER prints its port. While the file FOLDER/hold is there, its handlers wait, each after it has made FOLDER/began-<pid>.
+python -m tests.http.idempotent_process URL NAMESPACE FOLDER prints its port. While the file FOLDER/hold is there, its
+handlers wait, each after it has made FOLDER/began-<pid>.
 """
 
 import asyncio

@@ -55,7 +55,7 @@ class Shop:
         return process
 
     def start_web(self) -> subprocess.Popen[bytes]:
-        process = self.start("uvicorn", "api:web", "--port", str(self.port), "--timeout-graceful-shutdown", "5")
+        process = self.start("uvicorn", "api:web", "--port", str(self.port))
         wait_until(self._answers, timeout=20)
         return process
 

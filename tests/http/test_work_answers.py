@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import httpx2
+import jsonschema_rs
 import pytest
 
 from fencepost import Fencepost
+from fencepost.api import ApiSettings, asgi
+from tests.http.conftest import in_process
 from tests.http.elsewhere import MORE, claim, declare, enqueue, key, post
 from tests.support.clock import MovedClock
 from tests.support.partition import Partition
@@ -296,3 +299,35 @@ async def test_a_checkpoint_comes_with_the_next_attempt_and_progress_is_seen(
     await post(client, "release", key(run))
     [again] = await claim(client)
     assert (again["checkpoint"], again["attempt"]) == ({"page": 3}, 1)
+
+
+async def test_the_answers_are_as_the_document_describes_them(app: Fencepost, client: httpx2.AsyncClient):
+    paths = (await client.get("/openapi.json")).json()["paths"]
+
+    def fits(verb: str, answer: httpx2.Response) -> Any:
+        shown = paths[f"/v1/{verb}"]["post"]["responses"][str(answer.status_code)]["content"]
+        [(media_type, one)] = shown.items()
+        assert answer.headers["content-type"] == media_type
+        jsonschema_rs.validate(one["schema"], answer.json())
+        assert set(answer.json()) <= set(one["schema"]["properties"]), verb
+        return answer.json()
+
+    for _ in MORE:
+        await enqueue(app)
+    claimed = fits("claims", await post(client, "claims", {"worker": "w", "queues": ["far"], "wanted": 4}))
+    lost = {"job_id": "nobody", "token": "1", "nonce": "none.1"}
+    fits("renew", await post(client, "renew", {"runs": [lost, *map(key, claimed["jobs"])]}))
+    for (verb, more), run in zip(MORE.items(), claimed["jobs"], strict=True):
+        fits(verb, await post(client, verb, {**key(run), **more}))
+
+
+@pytest.mark.parametrize("verb", ["claims", "renew", *MORE])
+async def test_without_redis_nothing_is_told_that_might_not_be_so(verb: str):
+    away = Fencepost("redis://127.0.0.1:1/0", namespace="away", give_up=0.05)
+    run = {"job_id": "x", "token": "5", "nonce": "n.1"}
+    body = {"claims": {"worker": "w", "queues": ["far"]}, "renew": {"runs": [run]}}.get(verb) or {**run, **MORE[verb]}
+    async with in_process(asgi(away, ApiSettings(auth="off"))) as client:
+        answer = await post(client, verb, body)
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    assert (answer.json()["type"], answer.json()["changed"]) == ("/v1/problems/redis-unavailable", "nothing")
+    await away.close()

@@ -41,7 +41,9 @@ def asgi(app: Fencepost, settings: ApiSettings | None = None) -> FastAPI:
         service.stopping.set()
         await app.link.asynchronous.close()
 
-    served = FastAPI(title=f"Fencepost: {app.namespace}", lifespan=lifespan, redirect_slashes=False)
+    served = FastAPI(
+        title=f"Fencepost: {app.namespace}", lifespan=lifespan, redirect_slashes=False, docs_url=None, redoc_url=None
+    )
     served.state.fencepost = service
     served.include_router(_routes(service))
     if service.settings.auth == "bearer":

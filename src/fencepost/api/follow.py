@@ -102,7 +102,7 @@ class _Follow:
     async def _when_ended(self, request: Request, found: Found, wait_s: float) -> Found:
         job_id, until_s = found.view.record.id, time.monotonic() + wait_s
         with await self._service.tail.listen(job_id) as listener:
-            listener.watch(request, self._service.stopping)
+            listener.watch(request, self._service.ending())
             found = await self._stories.find(job_id)  # it may have ended just before somebody listened
             while not found.ended and not listener.ended and (left_s := until_s - time.monotonic()) > 0:
                 events, again = await listener.news(left_s)

@@ -12,6 +12,7 @@ from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from fencepost.api import ending
 from fencepost.api.admission import Admission, Caller
 from fencepost.api.problems import Problem, of_error, rendered
 from fencepost.api.settings import ApiSettings
@@ -35,6 +36,14 @@ class Service:
         self.stopping = asyncio.Event()
         self._admission = Admission(app.link, settings)
         self.tail = Tail(app.link, settings.max_streams)
+        self._is_told = False
+
+    def ending(self) -> asyncio.Event:
+        """Return `stopping`, for an answer that takes its time. Whatever serves it: it hears of SIGTERM from now on."""
+        if not self._is_told:
+            self._is_told = True
+            ending.tell(self.stopping)
+        return self.stopping
 
     async def admit(self, request: Request, scope: str) -> Caller:
         """Return who calls. scope: what the call needs. Raises Problem: 401, 403 (the scope is not granted), 429 (too

@@ -71,7 +71,7 @@ class _Streams:
             if rest is None:
                 listener.close()
                 return Response(status_code=204)
-            listener.watch(request, self._service.stopping)
+            listener.watch(request, self._service.ending())
             return _Answer(listener, stream.messages(rest))
         except BaseException:
             listener.close()

@@ -11,7 +11,7 @@ import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -24,11 +24,18 @@ from fencepost.api.service import Service
 from fencepost.api.work_bodies import (
     CheckpointBody,
     ClaimBody,
+    ClaimsAnswer,
     FinishBody,
     ReleaseBody,
+    RenewalAnswer,
+    RenewAnswer,
     RenewBody,
+    RetryAnswer,
     RetryBody,
+    RunAnswer,
     RunBody,
+    SettledAnswer,
+    described,
     document,
 )
 from fencepost.clock import boottime_s, new_nonce
@@ -51,19 +58,33 @@ _UNKNOWN_KIND_MS: Final = 5_000
 def add_routes(router: APIRouter, service: Service) -> None:
     """Add the routes of this part."""
     working = _Working(service)
-    for path, route, body, summary in (
-        ("/v1/claims", working.claim, ClaimBody, "Claim jobs under a lease, waiting for them if there are none"),
-        ("/v1/renew", working.renew, RenewBody, "Prolong the leases of runs"),
-        ("/v1/finish", working.finish, FinishBody, "End a run: its job is done"),
-        ("/v1/retry", working.retry, RetryBody, "End a run that went wrong: another attempt, or a dead letter"),
-        ("/v1/checkpoint", working.checkpoint, CheckpointBody, "Keep a value for later attempts, or say how far it is"),
-        ("/v1/release", working.release, ReleaseBody, "Hand a run back; no attempt is charged"),
-    ):
+    routes: tuple[tuple[str, Any, type[msgspec.Struct], type[msgspec.Struct], str], ...] = (
+        ("claims", working.claim, ClaimBody, ClaimsAnswer, "Claim jobs under a lease; wait for them if there are none"),
+        ("renew", working.renew, RenewBody, RenewAnswer, "Prolong the leases of runs"),
+        ("finish", working.finish, FinishBody, SettledAnswer, "End a run: its job is done"),
+        (
+            "retry",
+            working.retry,
+            RetryBody,
+            RetryAnswer,
+            "End a run that went wrong: try again, or a dead letter",
+        ),
+        (
+            "checkpoint",
+            working.checkpoint,
+            CheckpointBody,
+            SettledAnswer,
+            "Keep a value, or tell how far the run is",
+        ),
+        ("release", working.release, ReleaseBody, SettledAnswer, "Hand a run back; no attempt is charged"),
+    )
+    for name, route, body, answered, summary in routes:
         statuses = (400, 401, 403, 413, 415, 422, 429, 503)
-        more = () if path in ("/v1/claims", "/v1/renew") else (404, 409)
+        more = () if name in ("claims", "renew") else (404, 409)
         router.add_api_route(
-            path, route, methods=["POST"], response_model=None, tags=["work"], summary=summary,
-            operation_id=path.rpartition("/")[2], responses=problems(*statuses, *more), openapi_extra=document(body),
+            f"/v1/{name}", route, methods=["POST"], response_model=None, tags=["work"], summary=summary,
+            operation_id=name, responses={**described(answered), **problems(*statuses, *more)},
+            openapi_extra=document(body),
         )  # fmt: skip
 
 
@@ -102,12 +123,12 @@ class _Working:
             await self._hand_back(strange, worker, "unknown_kind", _UNKNOWN_KIND_MS)
             jobs = [job for job in jobs if job.kind in body.kinds]
         shown = [_shown(job, lease_ms) for job in jobs]
-        return self._service.json({"jobs": shown, "claim_id": claim_id, "worker": worker, "lease_s": lease_ms / 1000})
+        return self._service.json(ClaimsAnswer(jobs=shown, claim_id=claim_id, worker=worker, lease_s=lease_ms / 1000))
 
     async def _claimed(self, asked: Asked, until_s: float, gone: asyncio.Task[None]) -> list[Claimed]:
         """Claim; where nothing is ready, wait at the bells and claim again."""
         bells = [self._store.keys.bell(queue) for queue, _ in asked.queues]
-        stopping = asyncio.create_task(self._service.stopping.wait())
+        stopping = asyncio.create_task(self._service.ending().wait())
         try:
             while True:
                 served = await self._link.asynchronous.run(self._store.claim(await self._noted(asked)))
@@ -161,10 +182,10 @@ class _Working:
         lease_ms = self._lease_ms if body.lease_s is None else round(body.lease_s * 1000)
         runs = [RunKey(run.job_id, run.token, run.nonce) for run in body.runs]
         if not runs:
-            return self._service.json({"runs": []})
+            return self._service.json(RenewAnswer([]))
         call = self._store.renew(lease_ms, _worker_of(caller, body.worker), runs)
         answers: list[Answer] = await self._link.asynchronous.run(call)
-        return self._service.json({"runs": [_renewed(*pair) for pair in zip(runs, answers, strict=True)]})
+        return self._service.json(RenewAnswer([_renewed(*pair) for pair in zip(runs, answers, strict=True)]))
 
     # -- ends ---------------------------------------------------------------------------------------------
 
@@ -173,7 +194,7 @@ class _Working:
         body = await self._service.body(request, FinishBody)
         raw = encode_result(body.result)
         replayed = await self._settle(caller, body, "DONE", (raw or "",))
-        return self._service.json({"state": "done", "replayed": replayed})
+        return self._service.json(SettledAnswer(state="done", replayed=replayed))
 
     async def retry(self, request: Request) -> Response:
         caller = await self._service.admit(request, "work")
@@ -194,7 +215,7 @@ class _Working:
         state = await self._state(body.job_id)
         delay_s = verdict.delay_ms / 1000 if state in ("scheduled", "queued") and not replayed else None
         reason = verdict.reason if state == "failed" else ""
-        return self._service.json({"state": state, "replayed": replayed, "delay_s": delay_s, "reason": reason})
+        return self._service.json(RetryAnswer(state=state, replayed=replayed, delay_s=delay_s, reason=reason))
 
     async def release(self, request: Request) -> Response:
         caller = await self._service.admit(request, "work")
@@ -202,7 +223,7 @@ class _Working:
         why = harmless_text(body.reason, 200) or "released"
         delay_ms = round(body.delay_s * 1000) or (_UNKNOWN_KIND_MS if why == "unknown_kind" else 0)
         replayed = await self._settle(caller, body, "RELEASE", (delay_ms, why))
-        return self._service.json({"state": await self._state(body.job_id), "replayed": replayed})
+        return self._service.json(SettledAnswer(state=await self._state(body.job_id), replayed=replayed))
 
     async def checkpoint(self, request: Request) -> Response:
         caller = await self._service.admit(request, "work")
@@ -223,7 +244,7 @@ class _Working:
         run, worker = RunKey(body.job_id, body.token, body.nonce), _worker_of(caller, body.worker)
         answer = await self._link.asynchronous.run(self._store.checkpoint(run, worker, field, raw))
         _check(run, answer.word, answer.detail)
-        return self._service.json({"state": "processing", "replayed": False})
+        return self._service.json(SettledAnswer(state="processing", replayed=False))
 
     async def _settle(self, caller: Caller, body: RunBody, word: str, values: tuple[Any, ...]) -> bool:
         """Write how a run ended; whether this was written before. Raises StaleToken, LeaseExpired, JobNotFound."""
@@ -261,25 +282,26 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-def _shown(job: Claimed, lease_ms: int) -> dict[str, Any]:
-    return {
-        "job_id": job.job_id, "token": job.token, "nonce": job.nonce, "kind": job.kind, "queue": job.queue,
-        "args": _json(job.payload), "attempt": job.attempt, "crashes": job.crashes, "version": job.version,
-        "resource": job.resource or None, "checkpoint": _json(job.checkpoint), "lease_s": lease_ms / 1000,
-    }  # fmt: skip
+def _shown(job: Claimed, lease_ms: int) -> RunAnswer:
+    return RunAnswer(
+        job_id=job.job_id, token=job.token, nonce=job.nonce, kind=job.kind, queue=job.queue, args=_json(job.payload),
+        attempt=job.attempt, crashes=job.crashes, version=job.version, resource=job.resource or None,
+        checkpoint=_json(job.checkpoint), lease_s=lease_ms / 1000,
+    )  # fmt: skip
 
 
 def _json(raw: bytes) -> msgspec.Raw | None:
     return msgspec.Raw(raw) if raw else None
 
 
-def _renewed(run: RunKey, answer: Answer) -> dict[str, Any]:
-    out: dict[str, Any] = {"job_id": run.job_id, "outcome": answer.word.lower()}
-    if answer.word == "CANCEL":
-        out["reason"] = answer.detail
-    if answer.word == "STALE":
-        out["newest"] = answer.detail
-    return out
+def _renewed(run: RunKey, said: Answer) -> RenewalAnswer:
+    outcome = cast(Any, said.word.lower())  # the script's closed set of words
+    return RenewalAnswer(
+        job_id=run.job_id,
+        outcome=outcome,
+        reason=said.detail if outcome == "cancel" else None,
+        newest=said.detail if outcome == "stale" else None,
+    )
 
 
 def _class_of(body: RetryBody) -> str:

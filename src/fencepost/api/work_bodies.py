@@ -1,8 +1,8 @@
-"""What the calls of workers in other languages take, and what the document says of it."""
+"""What the calls of workers in other languages take and answer, and what the document says of it."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -12,12 +12,19 @@ from fencepost.api.openapi import inlined
 __all__ = [
     "CheckpointBody",
     "ClaimBody",
+    "ClaimsAnswer",
     "ErrorBody",
     "FinishBody",
     "ReleaseBody",
+    "RenewAnswer",
     "RenewBody",
+    "RenewalAnswer",
+    "RetryAnswer",
     "RetryBody",
+    "RunAnswer",
     "RunBody",
+    "SettledAnswer",
+    "described",
     "document",
 ]
 
@@ -107,9 +114,72 @@ class ReleaseBody(RunBody, forbid_unknown_fields=True, kw_only=True):
     reason: Annotated[str, Meta(max_length=200)] = ""
 
 
+class RunAnswer(msgspec.Struct, kw_only=True, gc=False):
+    """A claimed run. args and checkpoint: JSON; null for none."""
+
+    job_id: str
+    token: str
+    nonce: str
+    kind: str
+    queue: str
+    args: Any
+    attempt: int
+    crashes: int
+    version: int
+    resource: str | None
+    checkpoint: Any
+    lease_s: float
+
+
+class ClaimsAnswer(msgspec.Struct, kw_only=True):
+    """What POST /v1/claims answers. worker: its id in Redis."""
+
+    jobs: list[RunAnswer]
+    claim_id: str
+    worker: str
+    lease_s: float
+
+
+class RenewalAnswer(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What became of one lease. reason: of a cancel. newest: the token that made this one stale."""
+
+    job_id: str
+    outcome: Literal["ok", "cancel", "stale", "expired", "gone"]
+    reason: str | None = None
+    newest: str | None = None
+
+
+class RenewAnswer(msgspec.Struct):
+    """What POST /v1/renew answers, in the order of the runs."""
+
+    runs: list[RenewalAnswer]
+
+
+class SettledAnswer(msgspec.Struct, kw_only=True):
+    """The state that the job is in now, and whether the report was known before."""
+
+    state: str
+    replayed: bool
+
+
+class RetryAnswer(SettledAnswer, kw_only=True):
+    """As SettledAnswer. delay_s: until the next attempt, where there is one. reason: of a failed job."""
+
+    delay_s: float | None
+    reason: str
+
+
+def described(kind: type[msgspec.Struct]) -> dict[int | str, dict[str, Any]]:
+    """The answer 200 in the document."""
+    return {200: {"description": "Done", "content": {"application/json": {"schema": _schema(kind)}}}}
+
+
 def document(body: type[msgspec.Struct]) -> dict[str, Any]:
     """The request body in the document."""
-    whole = msgspec.json.schema(body)
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": _schema(body)}}}}
+
+
+def _schema(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    whole = msgspec.json.schema(kind)
     definitions = whole.pop("$defs", {})
-    schema = inlined({**definitions.pop(body.__name__), "$defs": definitions})
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    return inlined({**definitions.pop(kind.__name__), "$defs": definitions})

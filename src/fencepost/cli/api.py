@@ -175,7 +175,7 @@ def _greet(app: Fencepost, served: FastAPI, listener: Listener) -> None:
     elif not listener.local:
         text = "tokens travel in the clear; put a proxy with TLS in front of what leaves this machine"
         emit(_log, logging.WARNING, "no_tls", text=text)
-    docs = f"{listener.where}/docs" if listener.where.startswith("http") else ""
+    docs = f"{listener.where}/openapi.json" if listener.where.startswith("http") else ""
     kinds = ",".join(sorted(app.handlers))
     emit(
         _log, logging.INFO, "listening", where=listener.where, docs=docs, redis=app.link.connections.where,
