@@ -70,7 +70,10 @@ def interpreter(subject: Subject, cache: Path) -> str:
     if not ready.exists() or ready.read_text() != wanted:
         print(f"making {folder}", file=sys.stderr)
         subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", *SAME, *subject.packages], check=True)
+        subprocess.run(
+            [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *SAME, *subject.packages],
+            check=True,
+        )
         ready.write_text(wanted)
     return str(python)
 

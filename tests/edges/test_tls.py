@@ -49,7 +49,7 @@ def serve(program: str, authority: trustme.CA, tmp_path: Path) -> Iterator[Calla
 
     def start(*names: str, clients: str = "no") -> int:
         with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+            port: int = free.getsockname()[1]
         ca, key, certificate = (str(tmp_path / f"{name}.pem") for name in ("ca", "key", "certificate"))
         issued = authority.issue_cert(*names)
         authority.cert_pem.write_to_path(ca)

@@ -325,9 +325,13 @@ async def test_the_answers_are_as_the_document_describes_them(app: Fencepost, cl
 async def test_without_redis_nothing_is_told_that_might_not_be_so(verb: str):
     away = Fencepost("redis://127.0.0.1:1/0", namespace="away", give_up=0.05)
     run = {"job_id": "x", "token": "5", "nonce": "n.1"}
-    body = {"claims": {"worker": "w", "queues": ["far"]}, "renew": {"runs": [run]}}.get(verb) or {**run, **MORE[verb]}
+    bodies: dict[str, dict[str, Any]] = {
+        "claims": {"worker": "w", "queues": ["far"]},
+        "renew": {"runs": [run]},
+        **{name: {**run, **more} for name, more in MORE.items()},
+    }
     async with in_process(asgi(away, ApiSettings(auth="off"))) as client:
-        answer = await post(client, verb, body)
+        answer = await post(client, verb, bodies[verb])
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
     assert (answer.json()["type"], answer.json()["changed"]) == ("/v1/problems/redis-unavailable", "nothing")
     await away.close()

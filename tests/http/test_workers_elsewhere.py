@@ -202,10 +202,24 @@ async def test_a_shell_run_whose_lease_was_taken_ends_with_all_it_started(app, s
     worker = start("shell", "sh-1")
     job = await app.handler("nap").enqueue(seconds=29.75)
     worker.until("begin")
-    wait_until(lambda: napping(29.75))
+    [first] = wait_until(lambda: napping(29.75))
     await revoke(app, job.id)
     assert worker.until("stop")["outcome"] in ("stale", "expired")
-    wait_until(lambda: len(worker.of("begin")) == 2 and len(napping(29.75)) == 1, 15)  # it is free for the next run
+    wait_until(lambda: first not in napping(29.75))
+    wait_until(lambda: len(worker.of("begin")) == 2, 15)  # it is free for the next run
+
+
+async def test_the_run_of_a_shell_worker_that_was_killed_ends_with_it(app, start):
+    """Else its lease would be kept, and nobody would report how it ended."""
+    worker = start("shell", "sh-1")
+    job = await app.handler("nap").enqueue(seconds=29.25)
+    wait_until(lambda: napping(29.25), 15)
+    worker.process.kill()
+    worker.process.wait()
+    wait_until(lambda: not napping(29.25), 10)
+    other = start("shell", "sh-2")
+    assert other.until("begin")["job_id"] == job.id
+    assert (await job.status()).crashes == 1
 
 
 def napping(seconds: float) -> list[str]:

@@ -55,6 +55,10 @@ keep() {
 	body=$(jq -nc --argjson run "$run" --arg worker "$WORKER" --argjson lease_s "$LEASE_S" '{$worker, $lease_s, runs: [$run]}')
 	while sleep "$third" && kill -0 "$work" 2>/dev/null; do
 		sent_at=$(now)
+		if ! kill -0 "$$" 2>/dev/null; then # the worker was killed: nobody would report how the run ends
+			kill -- "-$work" 2>/dev/null
+			return
+		fi
 		if answer=$(call /v1/renew "$body" "$third"); then
 			outcome=$(jq -r '.runs[0].outcome' <<<"$answer")
 			if [[ $outcome == ok ]]; then
