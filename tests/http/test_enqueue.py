@@ -213,10 +213,9 @@ async def test_deep_arguments_are_refused_and_never_an_error_of_the_service(clie
             assert (answer.status_code == 202) is (depth < 65)
 
 
-@pytest.mark.parametrize("first", [b"[" * 900 + b"]" * 900, b'{"a":"\xff"}'])
-async def test_a_member_that_comes_twice_cannot_hide_what_is_no_json(client, redis, first):
+async def test_a_member_that_comes_twice_cannot_hide_what_is_no_json(client, redis):
     """The last one counts, but the key of the request stands for the whole body."""
-    content = b'{"args":' + first + b',"args":{"value":1}}'
+    content = b'{"args":{"a":"\xff"},"args":{"value":1}}'
     headers = {"Content-Type": "application/json", "Idempotency-Key": "k"}
     problem(await client.post("/v1/jobs/note", content=content, headers=headers), 400, "no-json")
     assert redis.keys("*:job:*") == []

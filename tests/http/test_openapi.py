@@ -171,6 +171,14 @@ def test_calls_need_a_token_but_for_those_of_machines(app, document):
     assert "security" not in open_
 
 
+def test_each_call_with_a_token_tells_what_can_come_of_the_token_and_of_the_body(document):
+    for path, item in document["paths"].items():
+        for method, one in item.items():
+            wanted = set() if one.get("security") == [] else {"401", "403", "429", "503"}
+            wanted |= {"400", "413", "415", "422"} if "requestBody" in one else set()
+            assert wanted <= set(one["responses"]), f"{method} {path}"
+
+
 def test_the_document_of_a_host_stays_valid(app):
     host = FastAPI()
     host.include_router(fencepost_router(app), prefix="/queue")

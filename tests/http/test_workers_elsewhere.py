@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
-from fencepost import Fencepost
+from fencepost import Fencepost, RetryPolicy
 from fencepost.operate import Operator
 from tests.support import wait_until
 from tests.support.partition import Partition
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
+LATER = RetryPolicy(base=60.0, jitter="none")
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "workers"
 
 
@@ -39,7 +40,7 @@ def app(app: Fencepost) -> Fencepost:
         """Take a while, and do not hear that the lease is lost."""
         raise AssertionError
 
-    @app.job(queue="node", remote=True)
+    @app.job(queue="node", remote=True, retry=LATER)
     def fail(message: str, permanent: bool = False) -> None:
         """Go wrong."""
 
@@ -48,7 +49,7 @@ def app(app: Fencepost) -> Fencepost:
         """Count words."""
         raise AssertionError
 
-    @app.job(queue="shell", remote=True)
+    @app.job(queue="shell", remote=True, retry=LATER)
     def nap(seconds: float) -> str:
         """Sleep."""
         raise AssertionError
