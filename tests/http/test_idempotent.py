@@ -9,7 +9,7 @@ import pytest
 from fastapi import Depends, Header, HTTPException, Response
 
 from fencepost import Fencepost
-from fencepost.api import Idempotent, Once
+from fencepost.api import Idempotent, IdempotentRoute, Once
 from tests.http.conftest import in_process
 from tests.http.idempotent_shop import KEY, Order, Shop, slug
 from tests.support import eventually
@@ -34,6 +34,7 @@ def orders(shop: Shop) -> Shop:
         return {"number": len(shop.calls), "sku": order.sku}
 
     shop.include()
+    shop.served.router.route_class = IdempotentRoute
     return shop
 
 
@@ -66,8 +67,8 @@ async def test_the_order_of_keys_and_blanks_make_no_other_request(orders: Shop, 
 
 
 async def test_another_body_path_query_or_method_with_the_same_key_is_refused(orders: Shop, ask, partition):
-    @orders.router.put("/orders")
-    @orders.router.post("/returns")
+    @orders.served.put("/orders")
+    @orders.served.post("/returns")
     async def other(once: Annotated[Once, Depends(orders.idempotent)]) -> None:
         orders.calls.append("other")
 
