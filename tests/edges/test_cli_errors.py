@@ -88,7 +88,7 @@ def test_wrong_usage_is_exit_code_2(cli, arguments):
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name not in ("demo", "bench", "sql")])
 def test_every_command_has_help_and_the_common_options(cli, name):
-    first = {"dead": ["list"], "ledger": ["status"]}.get(name, [])
+    first = {"dead": ["list"], "ledger": ["status"], "token": ["list"]}.get(name, [])
     out = cli(name, *first, "--help")
     for option in ("--url", "--namespace", "--app", "--json"):
         assert option in out

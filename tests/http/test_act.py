@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -265,7 +266,7 @@ ROUTES = (
 @pytest.mark.parametrize("path", ROUTES)
 async def test_no_action_is_done_without_a_reason_of_one_line(client, partition, path, reason):
     before = partition.dump()
-    more = {"/v1/dead/requeue": {"filter": {}}, "/v1/dead/purge": {"filter": {}}}.get(path, {})
+    more: dict[str, Any] = {"/v1/dead/requeue": {"filter": {}}, "/v1/dead/purge": {"filter": {}}}.get(path, {})
     more = {"id": "x", "token": "5"} if path == "/v1/leases/revoke" else more
     body = more if reason is None else {**more, "reason": reason}
     answer = await client.post(path, json=body)
@@ -291,6 +292,8 @@ async def test_a_caller_without_the_scope_operate_is_not_served(client, partitio
 async def test_a_credential_acts_under_its_own_name_and_only_with_the_scope(app, partition, new_token):
     reader, bot = new_token("read", name="reader"), new_token("operate", name="deploy-bot")
     path, job_id = "/v1/queues/default/pause", partition.job()
+    held = opened(bot)
+    assert held is not None
     async with in_process(asgi(app, ApiSettings())) as client:
         refused(await client.post(path, json=BECAUSE), 401, "unauthenticated")
         told = entries(partition)
@@ -300,7 +303,7 @@ async def test_a_credential_acts_under_its_own_name_and_only_with_the_scope(app,
         for done in (path, f"/v1/jobs/{job_id}/cancel"):
             answer = await client.post(done, json=BECAUSE, headers={"Authorization": f"Bearer {bot}"})
             assert answer.status_code == 200, answer.text
-            assert entries(partition)[-1][0] == f"deploy-bot ({opened(bot).id})"
+            assert entries(partition)[-1][0] == f"deploy-bot ({held.id})"
 
 
 def test_the_document_describes_bodies_and_parameters_of_each_action(served):

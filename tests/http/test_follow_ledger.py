@@ -101,6 +101,7 @@ async def test_a_durable_job_that_redis_lost_is_said_to_come_back(client, app, p
 
 async def test_a_job_that_the_ledger_accepted_and_redis_has_not_yet_is_queued(client, app):
     payload = msgspec.json.encode({"order": 1})
+    assert app.ledger is not None
     app.ledger.accept([JobSpec(id="job-accepted", kind="bill", payload=payload, durable=True)])
     told = await read(client, "job-accepted")
     assert (told["state"], told["source"]) == ("queued", "ledger")
@@ -135,6 +136,7 @@ async def test_no_older_state_is_told_while_redis_is_away(new_server, sqlite_url
 
     server = new_server()
     app = Fencepost(server.url, namespace="own", give_up=2.0, ledger=sqlite_url)
+    assert app.ledger is not None
     app.ledger.accept([JobSpec(id="job-1", kind="bill", durable=True)])
     async with in_process(asgi(app, ApiSettings(auth="off"))) as client:
         assert (await read(client, "job-1"))["state"] == "queued"

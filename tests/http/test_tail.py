@@ -20,7 +20,7 @@ async def tail(app):
 
 async def heard(listener, count, timeout=5.0):
     """The names of the next `count` events. Fails where something was missed."""
-    out = []
+    out: list[str] = []
     async with asyncio.timeout(timeout):
         while len(out) < count:
             events, again = await listener.news(1.0)
@@ -87,7 +87,7 @@ async def test_a_burst_larger_than_one_reading_is_heard_whole(tail, partition):
     with await tail.listen(run.job_id) as listener:
         for n in range(700):
             partition.checkpoint(run, b"1", f"step:{n}", "step", str(n))
-        told = []
+        told: list[str] = []
         while len(told) < 700:
             events, again = await listener.news(2.0)
             assert events

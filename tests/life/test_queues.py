@@ -43,7 +43,7 @@ async def test_a_kind_whose_work_is_done_elsewhere_is_put_back_uncharged(app):
 
 
 async def is_put_back(job) -> bool:
-    return (await job.status()).releases == 1
+    return bool((await job.status()).releases == 1)
 
 
 async def test_queues_are_served_in_the_order_they_are_named(app):
