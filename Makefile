@@ -11,7 +11,7 @@ WORKERS ?= 2
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-redis7 test-chaos check lint-fix bench gate surface clean
+.PHONY: help setup demo test test-fast test-redis7 test-chaos check lint-fix bench bench-http gate surface clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,9 @@ lint-fix: $(READY) ## Format the code and mend what the linter can mend
 
 bench: $(READY) ## Measure throughput, latency and cost per job, with the floors of this machine beside them
 	@$(BIN)/fencepost bench $(ARGS)
+
+bench-http: $(READY) ## Measure enqueueing over HTTP, beside FastAPI with arq and with Celery on the same Redis
+	@$(BIN)/python bench/http.py $(ARGS)
 
 gate: $(READY) ## Refuse a job that costs more round trips, commands or CPU than bench/limits.json allows
 	$(BIN)/python bench/gate.py
