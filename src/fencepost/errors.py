@@ -76,9 +76,9 @@ class LeaseExpired(FenceError):
 
     def __str__(self) -> str:
         return (
-            f"job {self.job_id}: the lease of token {self.token} ran out and the job was taken back; nobody "
+            f"job {self.job_id}: the lease of token {self.token} is over and the job was taken back; nobody "
             f"holds it at the moment. Nothing was written. Stop; the job runs again by itself. Its worker stood "
-            f"still or was cut off from Redis for longer than the lease; if it often is, raise `lease`."
+            f"still or was cut off from Redis for longer than the lease (often? raise `lease`), or an operator took it."
         )
 
 
@@ -221,7 +221,7 @@ class IdempotencyConflict(FencepostError):
 
     def __str__(self) -> str:
         return (
-            f"idempotency key {self.key!r} belongs to job {self.job_id}, which was asked for with other arguments. "
+            f"idempotency key {self.key!r} belongs to job {self.job_id}, which stands for another request. "
             f"Nothing was enqueued. Use a new key for a new request, or repeat the first request exactly."
         )
 

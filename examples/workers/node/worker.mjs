@@ -73,6 +73,7 @@ async function insist(path, body, goOn = () => true, signal = undefined) {
     } catch (error) {
       if (error instanceof Refused && ![429, 502, 503, 504].includes(error.problem.status)) throw error;
       if (!goOn()) throw error;
+      log('again', { path, url: API, why: error.problem ?? String(error.cause ?? error), in_ms: wait });
       await sleep(error instanceof Refused ? Math.max(wait, error.problem.retryAfter * 1000) : wait);
     }
   }
@@ -139,7 +140,7 @@ async function work(run) {
 async function heartbeat() {
   for (;;) {
     await sleep((LEASE_S * 1000) / 3, undefined, { ref: false });
-    const mine = [...runs.values()];
+    const mine = [...runs.values()].filter((run) => !LOST.has(run.signal.reason));
     if (!mine.length) continue;
     const sentAt = performance.now();
     try {
@@ -168,7 +169,7 @@ async function claim() {
     }
     const claimedAt = performance.now();
     const about = { worker: WORKER, queues: QUEUES, kinds: Object.keys(handlers), claim_id: randomUUID() };
-    const body = { ...about, wanted, lease_s: LEASE_S, wait_s: 10 };
+    const body = { ...about, wanted, lease_s: LEASE_S, wait_s: Math.min(10, LEASE_S / 3) }; // leases count from before it
     let jobs;
     try {
       ({ jobs } = await insist('/v1/claims', body, () => !stopping, asking.signal));
@@ -199,4 +200,7 @@ process.on('SIGTERM', stop);
 process.on('SIGINT', stop);
 log('serving', { api: API, queues: QUEUES, lease_s: LEASE_S });
 heartbeat();
-await claim();
+await claim().catch((error) => {
+  log('claim_refused', { problem: error.problem ?? String(error) });
+  process.exitCode = 1;
+});

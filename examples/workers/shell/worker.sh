@@ -118,7 +118,7 @@ new_id() { od -An -N12 -tx1 /dev/urandom | tr -d ' \n'; }
 id=$(new_id)
 while [[ -z $stopping ]]; do # the same claim until it is answered: what it got is ours
 	claim=$(jq -nc --arg worker "$WORKER" --arg queue "$QUEUE" --argjson lease_s "$LEASE_S" --argjson kinds "$kinds" \
-		--arg id "$id" '{$worker, queues: ($queue | split(",")), $lease_s, wait_s: 5, claim_id: $id, $kinds}')
+		--arg id "$id" '{$worker, queues: ($queue | split(",")), $lease_s, wait_s: ([5, $lease_s / 3] | min), claim_id: $id, $kinds}')
 	claimed_at=$(now)
 	answer=$(call /v1/claims "$claim")
 	case $? in
@@ -130,7 +130,10 @@ while [[ -z $stopping ]]; do # the same claim until it is answered: what it got 
 		log claim_refused "$(jq -nc --arg text "$answer" '{problem: ($text | fromjson? // $text)}')"
 		exit 1
 		;;
-	*) sleep 1 ;;
+	*)
+		log again "$(jq -nc --arg api "$API" --rawfile why "$scratch/error" '{$api, $why}')"
+		sleep 1
+		;;
 	esac
 done
 log stopped

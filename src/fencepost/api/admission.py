@@ -140,7 +140,7 @@ class Admission:
             known = await self._look_up(shown.id, known, now_s)
         credential = None if known is None else known.credential
         if not credentials.matches(credential, shown.secret) or known is None:
-            raise _refused("The credential is unknown, or was revoked")
+            raise _refused("The credential is unknown in this namespace, or was revoked")
         if known.expired(now_s):
             raise _refused("The credential has run out")
         return known

@@ -85,9 +85,12 @@ def of_error(error: FencepostError) -> Problem:
     return Problem(status, slug, title, str(error), changed=changed, headers=headers, **extra)
 
 
-def rendered(problem: Problem) -> Response:
-    """The answer to send."""
-    return Response(msgspec.json.encode(problem.to_json()), problem.status, problem.headers, MEDIA_TYPE)
+def rendered(problem: Problem, path: str = "") -> Response:
+    """The answer to send. path: of the request; what stands before its /v1/ stands before the type, too, so that the
+    page about it is found where the service is mounted."""
+    about = problem.to_json()
+    about["type"] = path[: max(0, path.find("/v1/"))] + about["type"]
+    return Response(msgspec.json.encode(about), problem.status, problem.headers, MEDIA_TYPE)
 
 
 # What GET /v1/problems/{slug} tells, one row a slug: what it means, and what to do.

@@ -120,11 +120,11 @@ class ProblemRoute(APIRoute):
             try:
                 response = await inner(request)
             except Problem as problem:
-                response = rendered(problem)
+                response = rendered(problem, request.scope["path"])
             except FencepostError as error:
                 if request.method == "GET" and isinstance(error, RedisUnavailable | LedgerUnavailable):
                     error.executed = False  # reading changes nothing, whatever became of the call
-                response = rendered(of_error(error))
+                response = rendered(of_error(error), request.scope["path"])
             response.headers["Cache-Control"] = "no-store"
             return response
 

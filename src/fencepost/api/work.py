@@ -264,6 +264,13 @@ class _Working:
 
 
 def _check(run: RunKey, word: str, newest: str) -> None:
+    if word == "STALE" and int(newest or 0) == int(run.token):
+        raise Problem(
+            409, "stale-token", "The run has ended",
+            f"job {run.job_id}: the run of token {run.token} has reported its end before, in another way. Nothing was "
+            f"written. Drop the run; GET /v1/jobs/{run.job_id} tells what became of the job.",
+            job_id=run.job_id, token=run.token, newest=newest,
+        )  # fmt: skip
     if word == "STALE":
         raise StaleToken(run.job_id, int(run.token), int(newest or 0))
     if word == "EXPIRED":

@@ -49,7 +49,8 @@ def make(session: Session, name: str, scopes: tuple[str, ...], expires: str | No
         return 0
     click.echo(
         f"credential {made.credential.id}: {made.credential.name}, {' '.join(made.credential.scopes)}, "
-        f"expires {output.clock(made.credential.expires_at) or 'never'}. The token is shown this once:", err=True,
+        f"expires {output.clock(made.credential.expires_at) or 'never'}, for the namespace {session.app.namespace}. "
+        "The token is shown this once:", err=True,
     )  # fmt: skip
     output.say(made.token)
     return 0

@@ -218,7 +218,9 @@ def served(handlers: Handlers, about: WorkerSettings, alive: set[str]) -> list[F
         doubtful(
             "queues",
             f"no living worker serves queue {queue!r}, so jobs of {_some(names)} would wait",
-            f"start one with `-q {queue}`",
+            "start one in its language, with a token of the scope `work`"
+            if all(handlers[name].settings.remote for name in names)
+            else f"start one with `-q {queue}`",
         )
         for queue, names in sorted(lonely.items())
     ]
