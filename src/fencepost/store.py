@@ -62,6 +62,8 @@ class Served(msgspec.Struct, frozen=True, gc=False):
     due_in_s: float | None
     jobs: list[Claimed]
     replies: list[tuple[str, str]]
+    spent: bool = False
+    """The claim was sent before, and none of its runs is the worker's any more."""
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
@@ -364,7 +366,8 @@ def _served(reply: Any, nonce: str) -> Served:
             )
     words = reply[6] if len(reply) > 6 else ()
     replies = [(words[i].decode(), words[i + 1].decode()) for i in range(0, len(words), 2)]
-    return Served(int(reply[1]), int(reply[2]) / 1000 if reply[2] else None, jobs, replies)
+    due_in_s = int(reply[2]) / 1000 if reply[2] else None
+    return Served(int(reply[1]), due_in_s, jobs, replies, bool(flat) and not jobs)
 
 
 def _record(job_id: str, reply: Any) -> JobRecord | None:

@@ -144,7 +144,8 @@ class Model(Operated):
         job = self.jobs[end.job_id]
         if job.settled == (end.nonce, end.word):
             return True
-        return job.nonce == end.nonce and job.state == ENDS.get(end.word)
+        ours = end.token == job.token or end.token in job.had
+        return ours and job.nonce == end.nonce and job.state == ENDS.get(end.word)
 
     def _settle(self, job: Job, end: End) -> None:
         word, value = end.word, end.value

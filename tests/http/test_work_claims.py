@@ -32,7 +32,7 @@ async def test_a_claim_tells_all_that_a_worker_needs(app: Fencepost, client: htt
     record = await job.status()
     assert run == {
         "job_id": job.id, "kind": "row", "queue": "far", "args": {"name": "ann"}, "token": str(record.token),
-        "nonce": f"{answer['claim_id']}.1", "attempt": 1, "crashes": 0, "version": 1, "resource": "boat:ann",
+        "nonce": answer["jobs"][0]["nonce"], "attempt": 1, "crashes": 0, "version": 1, "resource": "boat:ann",
         "checkpoint": None, "lease_s": 60.0,
     }  # fmt: skip
     assert isinstance(run["token"], str)

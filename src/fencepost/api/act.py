@@ -5,6 +5,7 @@ Each action has a reason. It stands with the caller's name in the events, and in
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -106,7 +107,7 @@ class _Acts:
                 hard=body.hard,
                 reason=body.reason,
                 token=body.token or "",
-                request_id=_request_id(request, caller),
+                request_id=_request_id(request, caller, body),
             )
         )
         outcome = _only(report, body.token or "")
@@ -117,7 +118,7 @@ class _Acts:
         caller = await self._service.admit(request, "operate")
         body, job_id = await self._service.body(request, _Why), request.path_params["id"]
         operator = self._operator(caller)
-        plan = operator.requeue([job_id], reason=body.reason, request_id=_request_id(request, caller))
+        plan = operator.requeue([job_id], reason=body.reason, request_id=_request_id(request, caller, body))
         outcome = _only(await operator.run(plan))
         return self._service.json({"id": job_id, "outcome": outcome.word, "generation": int(outcome.detail)})
 
@@ -171,7 +172,7 @@ class _Acts:
         charged), `cancelled` (that had been asked for) or `ended` (a lease; the next in line has the place)."""
         caller = await self._service.admit(request, "operate")
         body, operator = await self._service.body(request, _Revoke), self._operator(caller)
-        plan = operator.revoke(body.id, body.token, reason=body.reason, request_id=_request_id(request, caller))
+        plan = operator.revoke(body.id, body.token, reason=body.reason, request_id=_request_id(request, caller, body))
         became = await operator.run(plan)
         return self._service.json({"id": body.id, "outcome": "revoked", "became": became})
 
@@ -225,10 +226,14 @@ def _only(report: BulkReport, token: str = "") -> ItemOutcome:
     return outcome
 
 
-def _request_id(request: Request, caller: Caller) -> str:
-    """The header Idempotency-Key, as the id of this caller's request; "" without one. Raises Problem 400."""
+def _request_id(request: Request, caller: Caller, body: msgspec.Struct) -> str:
+    """The header Idempotency-Key, as the id of this caller's request; "" without one. The same key with another path or
+    body is another request: it is done, not taken for the first one. Raises Problem 400."""
     key = header_key(request)
-    return "" if key is None else f"{caller.id}:{key}"
+    if key is None:
+        return ""
+    whole = msgspec.json.encode([caller.id, key, request.scope["path"], body])
+    return blake2b(whole, digest_size=16).hexdigest()
 
 
 # -- the document ---------------------------------------------------------------------------------------------

@@ -128,6 +128,12 @@ class Admission:
         caller.check(scope)
         return caller
 
+    async def recheck(self, request: Request, scope: str) -> None:
+        """Raise as admit if the caller of a call that takes its time may not go on with it; it is not counted anew."""
+        if self._settings.auth == "bearer":
+            known = await self._holder(request.headers.get("authorization"), boottime_s())
+            known.caller.check(scope)
+
     async def _holder(self, header: str | None, now_s: float) -> _Known:
         if header is None:
             raise _refused("The call has no credential", challenge="Bearer")

@@ -95,6 +95,7 @@ class _Follow:
         found = await self._stories.find(job_id)
         if wait_s and not found.ended:
             found = await self._when_ended(request, found, wait_s)
+            await self._service.recheck(request, "read")
         record = found.view.record
         story = await self._stories.story(record.id) if asked["history"] else None
         return self._service.json(job_json(found, story, hidden_names(self._service)))
@@ -102,7 +103,7 @@ class _Follow:
     async def _when_ended(self, request: Request, found: Found, wait_s: float) -> Found:
         job_id, until_s = found.view.record.id, time.monotonic() + wait_s
         with await self._service.tail.listen(job_id) as listener:
-            listener.watch(request, self._service.ending())
+            listener.watch(request, self._service.ending(), self._service.unwelcome(request, "read"))
             found = await self._stories.find(job_id)  # it may have ended just before somebody listened
             while not found.ended and not listener.ended and (left_s := until_s - time.monotonic()) > 0:
                 events, again = await listener.news(left_s)

@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from fencepost.api import ending
-from fencepost.api.admission import Admission, Caller
+from fencepost.api.admission import BELIEVED_S, Admission, Caller
 from fencepost.api.problems import Problem, of_error, rendered
 from fencepost.api.settings import ApiSettings
 from fencepost.api.tail import Tail
@@ -49,6 +49,21 @@ class Service:
         """Return who calls. scope: what the call needs. Raises Problem: 401, 403 (the scope is not granted), 429 (too
         often), 503 (Redis was not there to look the credential up)."""
         return await self._admission.admit(request, scope)
+
+    async def recheck(self, request: Request, scope: str) -> None:
+        """As admit, for a call that was admitted and has waited since: a credential may have been revoked meanwhile."""
+        await self._admission.recheck(request, scope)
+
+    async def unwelcome(self, request: Request, scope: str) -> None:
+        """Return when the credential of an open call is not good any more; looked at every BELIEVED_S."""
+        while True:
+            await asyncio.sleep(BELIEVED_S)
+            try:
+                await self.recheck(request, scope)
+            except Problem:
+                return
+            except RedisUnavailable:
+                continue  # nothing is told meanwhile, and it is looked up when Redis is back
 
     async def raw(self, request: Request) -> bytes:
         """Return the body. Raises Problem 413 before more than max_body bytes are kept, 415 (not declared as JSON),

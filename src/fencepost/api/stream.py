@@ -71,7 +71,7 @@ class _Streams:
             if rest is None:
                 listener.close()
                 return Response(status_code=204)
-            listener.watch(request, self._service.ending())
+            listener.watch(request, self._service.ending(), self._service.unwelcome(request, "read"))
             return _Answer(listener, stream.messages(rest))
         except BaseException:
             listener.close()

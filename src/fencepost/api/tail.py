@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Coroutine
 from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
@@ -52,7 +53,8 @@ class News(NamedTuple):
 
 
 class Listener:
-    """Who waits for news of one job. ended: the client went away, or the service stops. Close it."""
+    """Who waits for news of one job. ended: the client went away, may not listen any more, or the service stops. Close
+    it."""
 
     def __init__(self, tail: Tail, job_id: str) -> None:
         self.job_id, self.ended = job_id, False
@@ -60,17 +62,18 @@ class Listener:
         self._bell = asyncio.Event()
         self._watchers: list[asyncio.Task[None]] = []
 
-    def watch(self, request: Request, stopping: asyncio.Event) -> None:
-        """From now on `ended` tells when it is no use to wait any more."""
-        self._watchers = [asyncio.create_task(self._until_gone(request)), asyncio.create_task(self._until(stopping))]
+    def watch(self, request: Request, stopping: asyncio.Event, unwelcome: Coroutine[Any, Any, None]) -> None:
+        """From now on `ended` tells when it is no use to wait any more. unwelcome: returns when the caller must go."""
+        waits = (self._until_gone(request), self._until(stopping.wait()), self._until(unwelcome))
+        self._watchers = [asyncio.create_task(one) for one in waits]
 
     async def _until_gone(self, request: Request) -> None:
         while (await request.receive())["type"] != "http.disconnect":
             pass
         self._end()
 
-    async def _until(self, stopping: asyncio.Event) -> None:
-        await stopping.wait()
+    async def _until(self, wait: Coroutine[Any, Any, object]) -> None:
+        await wait
         self._end()
 
     def _end(self) -> None:

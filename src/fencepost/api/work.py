@@ -11,6 +11,7 @@ import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
+from hashlib import blake2b
 from typing import Any, Final, cast
 
 import msgspec
@@ -112,7 +113,7 @@ class _Working:
         gone = asyncio.create_task(_disconnected(request))
         self._waiting += 1
         try:
-            jobs = await self._claimed(asked, until_s, gone)
+            jobs = await self._claimed(request, asked, until_s, gone)
             if gone.done() and jobs:  # nobody is there to take them
                 await self._hand_back(jobs, worker, "client_gone", 0)
                 jobs = []
@@ -125,7 +126,7 @@ class _Working:
         shown = [_shown(job, lease_ms) for job in jobs]
         return self._service.json(ClaimsAnswer(jobs=shown, claim_id=claim_id, worker=worker, lease_s=lease_ms / 1000))
 
-    async def _claimed(self, asked: Asked, until_s: float, gone: asyncio.Task[None]) -> list[Claimed]:
+    async def _claimed(self, request: Request, asked: Asked, until_s: float, gone: asyncio.Task[None]) -> list[Claimed]:
         """Claim; where nothing is ready, wait at the bells and claim again."""
         bells = [self._store.keys.bell(queue) for queue, _ in asked.queues]
         stopping = asyncio.create_task(self._service.ending().wait())
@@ -133,7 +134,7 @@ class _Working:
             while True:
                 served = await self._link.asynchronous.run(self._store.claim(await self._noted(asked)))
                 left_s = until_s - boottime_s()
-                if served.jobs or left_s <= 0 or gone.done() or stopping.done():
+                if served.jobs or served.spent or left_s <= 0 or gone.done() or stopping.done():
                     return served.jobs
                 due_s = _LONGEST_SILENCE_S if served.due_in_s is None else max(0.01, served.due_in_s)
                 pause_s = min(_LONGEST_SILENCE_S, due_s, left_s)
@@ -144,6 +145,7 @@ class _Working:
                 await asyncio.gather(bell, return_exceptions=True)
                 if gone.done():
                     return []
+                await self._service.recheck(request, "work")
         finally:
             stopping.cancel()
 
@@ -164,7 +166,9 @@ class _Working:
         about = {"host": client[0] if client else "", "pid": 0, "queues": [name for name, _ in queues], "over": "http"}
         # A lane remembers its newest claim. Threads of one worker claim side by side: each claim has its lane.
         lane = f"http{zlib.crc32(claim_id.encode()) % _LANES}"
-        return Asked(worker, lane, claim_id, body.wanted, lease_ms, msgspec.json.encode(about).decode(), queues)
+        # Two workers may have the same id for a claim. What tells their runs apart must not be theirs to choose.
+        nonce = blake2b(f"{worker} {claim_id}".encode(), digest_size=12).hexdigest()
+        return Asked(worker, lane, nonce, body.wanted, lease_ms, msgspec.json.encode(about).decode(), queues)
 
     async def _hand_back(self, jobs: Sequence[Claimed], worker: str, why: str, delay_ms: int) -> None:
         outcomes = [Outcome(job.job_id, job.token, job.nonce, "RELEASE", (delay_ms, why)) for job in jobs]

@@ -36,7 +36,16 @@ Queue = Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")]
 LeaseS = Annotated[float, Meta(ge=1, le=3_600, description="Seconds; by default the application's.")]
 
 
-class ClaimBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class _OneLine(msgspec.Struct, kw_only=True):
+    """To a pattern, a text with a line feed behind it ends before that. Such a one would break a line of events."""
+
+    def __post_init__(self) -> None:
+        for name in ("job_id", "token", "nonce", "worker", "claim_id"):
+            if str(getattr(self, name, "") or "").endswith("\n"):
+                raise ValueError(f"a line feed in `{name}`")
+
+
+class ClaimBody(_OneLine, forbid_unknown_fields=True, kw_only=True):
     """What POST /v1/claims takes."""
 
     worker: WorkerName
@@ -53,7 +62,7 @@ class ClaimBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     ) = None
 
 
-class RunBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class RunBody(_OneLine, forbid_unknown_fields=True, kw_only=True):
     """Which run a call is about: all three of a claim. worker: as in the claim, for the records."""
 
     job_id: JobId
@@ -62,7 +71,7 @@ class RunBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     worker: WorkerName = "unnamed"
 
 
-class RunOfRenewal(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class RunOfRenewal(_OneLine, forbid_unknown_fields=True, kw_only=True):
     """One run whose lease is to be renewed."""
 
     job_id: JobId
@@ -70,7 +79,7 @@ class RunOfRenewal(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     nonce: Nonce
 
 
-class RenewBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class RenewBody(_OneLine, forbid_unknown_fields=True, kw_only=True):
     """What POST /v1/renew takes."""
 
     runs: Annotated[list[RunOfRenewal], Meta(max_length=1_000)]

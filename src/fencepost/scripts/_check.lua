@@ -24,6 +24,7 @@ end
 -- A refusal is counted and told; the job is not touched.
 local function refuse(verb, word, newest, id, kind, tok, nonce, resource)
   count('refused', verb)
+  id, tok, nonce = string.gsub(id, '%c', ' '), string.gsub(tok, '%c', ' '), string.gsub(nonce, '%c', ' ') -- nobody checked them
   emit('refused_stale', id, kind, tok, nonce, '',
     verb .. ' ' .. string.lower(word) .. (newest ~= '' and ' newest ' .. newest or ''), resource)
 end

@@ -80,7 +80,8 @@ local function claim(n, nonce, worker, lease_ms, ready, budget)
         local slots = opt.resource and P .. 'slots:' .. opt.resource
         if slots then
           if not is(slots, 'zset') then free, opt.on_busy = false, 'later:5000'
-          elseif taken_places(slots) >= (tonumber(opt.limit) or 1) then free = call('ZSCORE', slots, '=' .. id) end
+          elseif taken_places(slots) >= (tonumber(opt.limit) or 1) then free = call('ZSCORE', slots, '=' .. id)
+          elseif opt.limit and call('ZSCORE', slots, nonce .. '.' .. taken + 1) then free = false end -- a nonce used twice
         end
         if j[4] and free then -- it ran before
           old = call('HMGET', key, 'crashes', 'checkpoint')

@@ -51,7 +51,8 @@ for i, a in ipairs(items) do
     elseif seen[id] == outcome then word = 'REPLAY'
     else word, newest = 'STALE', tok end -- an earlier item settles this run, and otherwise
   elseif word ~= 'GONE' then -- was it this very outcome that settled the run?
-    if j[3] == run and j[1] == ENDS[outcome] or call('HGET', JOB .. id, 'settled') == run .. ' ' .. outcome then
+    local ours = j[2] == tok or had(JOB .. id, tok, run)
+    if ours and j[3] == run and j[1] == ENDS[outcome] or call('HGET', JOB .. id, 'settled') == run .. ' ' .. outcome then
       word, newest = 'REPLAY', ''
     end
   end
