@@ -202,3 +202,13 @@ async def test_what_a_batch_accepted_is_worked_off(app, client):
     await work_off(app, "sums")
     results = await asyncio.gather(*(app.get(one["job"]["id"]).result(5) for one in told["jobs"]))
     assert results == [n + 1 for n in range(20)]
+
+
+async def test_a_batch_takes_the_longest_key_there_is(client):
+    body = {"jobs": [{"kind": "add", "args": {"a": 1}}, {"kind": "add", "args": {"a": 2}}]}
+    headers = {"Idempotency-Key": "k" * 255}
+    first = (await client.post("/v1/jobs/batch", json=body, headers=headers)).json()
+    again = (await client.post("/v1/jobs/batch", json=body, headers=headers)).json()
+    assert first["accepted"] == again["accepted"] == 2
+    assert [one["job"]["id"] for one in first["jobs"]] == [one["job"]["id"] for one in again["jobs"]]
+    assert first["jobs"][0]["job"]["id"] != first["jobs"][1]["job"]["id"]

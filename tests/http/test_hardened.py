@@ -1,4 +1,4 @@
-"""What a hostile or careless caller tries: ids that meet, line feeds, waits longer than a credential, keys used anew."""
+"""What a hostile or careless caller tries: ids that meet, line feeds, waits past a credential, keys used anew."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from hashlib import blake2b
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -31,6 +32,9 @@ __all__ = ["add_routes"]
 
 _IN_A_PATH: Final = re.compile(r"[^/{}?#%\\]+")
 """Other names cannot stand in a path of the document; such a kind is enqueued by batch."""
+
+_ROOM: Final = 250
+"""The longest key of a batch that leaves room for the number of an item."""
 
 
 def add_routes(router: APIRouter, service: Service) -> None:
@@ -166,7 +170,8 @@ class _Accepting:
             handler = self._handler(item.kind, caller)
             own = idempotency_key(item.idempotency_key)
             if own is None and key is not None:
-                own = idempotency_key(f"{key}#{number}")
+                short = key if len(key) <= _ROOM else blake2b(key.encode(), digest_size=20).hexdigest()
+                own = f"{short}#{number}"
             where = ("POST /v1/jobs/batch", bytes(raw))
             return prepared(handler, item, own, caller, where, service.settings.idempotency_ttl_s)
         except Problem as problem:
