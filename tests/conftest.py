@@ -29,6 +29,17 @@ settings.register_profile("fencepost", settings(), suppress_health_check=[Health
 settings.load_profile("fencepost")
 
 
+@pytest.fixture(autouse=True)
+def signals_as_before() -> Iterator[None]:
+    """Take back what a command that ran in this process has made of its signals. Where it had left them ignored, every
+    process that a later test starts would ignore them, too."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        if handler is not None and signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
+
+
 @pytest.fixture(scope="session")
 def server_binary() -> dict[str, str]:
     """The environment that selects the server program, by FENCEPOST_TEST_SERVER; skips if it is not there."""
