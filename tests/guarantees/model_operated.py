@@ -51,15 +51,15 @@ class Operated(World):
         job = self.jobs.get(holder)
         if job is None:
             return "GONE", ""
-        asked, _, what = (job.revoke_request or "").partition(" ")
-        if asked == request:
+        what, _, asked = (job.revoke_request or "").partition(" ")
+        if what and asked == request:
             return "REVOKED", what
         if job.state != "processing":
             return "ILLEGAL", job.state
         if job.token != token:
             return "STALE", job.token
         what = "queued" if job.cancel is None else "cancelled"
-        run, job.nonce, job.token, job.revoke_request = job.nonce or "", "", FRESH, f"{request} {what}"
+        run, job.nonce, job.token, job.revoke_request = job.nonce or "", "", FRESH, f"{what} {request}"
         job.attempts, job.releases = (job.attempts or 1) - 1, (job.releases or 0) + 1
         del self.leases[job.id]
         self.stats[f"revoked:{job.kind}"] += 1

@@ -234,3 +234,14 @@ def test_who_lost_a_lease_by_hand_and_waits_for_it_again_waits_like_anybody_else
     assert partition.acquire("thing", "me", wait_ms=60_000)[0] == "WAIT"
     assert partition.dump()["lease:me"].value.keys() == {"state", "resource", "owner", "ttl_ms", "limit"}
     assert partition.revoke("@me", token) == ("ILLEGAL", "waiting")
+
+
+def test_a_request_is_not_taken_for_one_that_only_begins_like_it(partition):
+    """report: a key "k" was told the answer of a key "k x", and the run that it meant went on."""
+    job_id = partition.job(queue="q")
+    [first] = partition.claim(queues=("q",))
+    assert partition.revoke(job_id, first.token, request="k x").word == "REVOKED"
+    [again] = partition.claim(queues=("q",))
+    assert partition.revoke(job_id, again.token, request="k").detail == "queued"
+    assert partition.redis.hget(partition.keys.job(job_id), "state") == b"queued"
+    assert partition.revoke(job_id, "5", request="k").detail == "queued"

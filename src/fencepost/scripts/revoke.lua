@@ -34,14 +34,15 @@ local j = call('HMGET', key, 'state', 'kind', 'queue', 'score', 'nonce', 'token'
   'revoke_request')
 local opt, kind, nonce, what = options(j[10]), j[2], j[5], j[9] and 'cancelled' or 'queued'
 if not j[1] then return {'GONE', ''} end
-if j[11] and sub(j[11], 1, #request + 1) == request .. ' ' then return {'REVOKED', sub(j[11], #request + 2)} end
+local was = string.match(j[11] or '', '^%S+') -- before the request, which may have blanks
+if was and j[11] == was .. ' ' .. request then return {'REVOKED', was} end
 if j[1] ~= 'processing' then return {'ILLEGAL', j[1]} end
 if j[6] ~= seen then return {'STALE', j[6] or '0'} end
 if not (kind and j[3] and j[4]) then return {'ILLEGAL', 'torn'} end -- heal names what is torn
 call('ZCARD', DEAD) call('ZCARD', P .. 'ready:' .. j[3])
 if opt.resource then call('ZCARD', P .. 'line:' .. opt.resource) call('ZCARD', P .. 'slots:' .. opt.resource) end
 local attempts, tok = (tonumber(j[7]) or 1) - 1, mint()
-local fields = {'token', tok, 'nonce', '', 'attempts', attempts, 'revoke_request', request .. ' ' .. what}
+local fields = {'token', tok, 'nonce', '', 'attempts', attempts, 'revoke_request', what .. ' ' .. request}
 call('ZREM', LEASES, id)
 call('HINCRBY', key, 'releases', 1)
 count('revoked', kind)
